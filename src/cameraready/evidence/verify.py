@@ -1,0 +1,271 @@
+"""Re-test claims: plan, take what the store has, run the rest, decide."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from cameraready.evidence.claim import SCALES, Claim
+from cameraready.evidence.fingerprint import digest_of
+from cameraready.evidence.plan import TrialSpec, claims_of, plan
+from cameraready.evidence.store import Store, TrialRecord
+from cameraready.evidence.verdict import ClaimResult, FailedTrial, MethodResult
+from cameraready.registry import Card, card, cards
+
+
+class Executor(Protocol):
+    """Runs trials somewhere and yields their records as they end."""
+
+    def run(self, specs: Sequence[TrialSpec]) -> Iterator[TrialRecord]: ...
+
+
+class Listener(Protocol):
+    """Is told what happens: a live view, plain lines, or JSON."""
+
+    def planned(self, run: Run) -> None: ...
+    def finished(self, item: Item, record: TrialRecord) -> None: ...
+    def decided(self, item: Item, result: ClaimResult) -> None: ...
+    def message(self, text: str) -> None: ...
+
+
+@dataclass
+class Item:
+    """One claim of a run: its trials, and what is known of them."""
+
+    card: Card
+    claim: Claim
+    scale: str
+    specs: list[TrialSpec] = field(default_factory=list)
+    outcome: str = ""
+    reason: str = ""
+    records: dict[str, TrialRecord] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """``slug:claim``."""
+        return f"{self.card.slug}:{self.claim.name}"
+
+    @property
+    def todo(self) -> list[TrialSpec]:
+        """The trials that have not ended well yet."""
+        return [spec for spec in self.specs if spec.fingerprint not in self.records]
+
+
+@dataclass
+class Run:
+    """All claims that were asked for, in the order of the cards and of each claims.py."""
+
+    items: list[Item]
+    scale: str
+    on: str = ""
+    skipped_files: list[str] = field(default_factory=list)
+
+    @property
+    def todo(self) -> list[TrialSpec]:
+        """Every trial that must run."""
+        return [spec for item in self.items for spec in item.todo]
+
+
+def select(targets: Sequence[str]) -> list[tuple[Card, Claim]]:
+    """The claims that ``slug`` or ``slug:claim`` name; all of them for no target.
+
+    Raises
+    ------
+    KeyError : an unknown method or claim, with the names there are.
+    """
+    chosen: dict[tuple[str, str], tuple[Card, Claim]] = {}
+    for target in targets or list(cards()):
+        slug, _, wanted = target.partition(":")
+        claims = claims_of(card(slug).slug)
+        if wanted and wanted not in {claim.name for claim in claims}:
+            raise KeyError(f"{slug} has no claim {wanted!r}; its claims are {', '.join(c.name for c in claims)}")
+        for claim in claims:
+            if not wanted or claim.name == wanted:
+                chosen[slug, claim.name] = (card(slug), claim)
+    return list(chosen.values())
+
+
+def prepare(
+    targets: Sequence[str],
+    scale: str,
+    store: Store,
+    *,
+    seeds: int | None = None,
+    overrides: Mapping[str, Sequence[Any]] | None = None,
+    on: str = "",
+) -> Run:
+    """Plan a run and take from the store what is there.
+
+    Raises
+    ------
+    KeyError, ValueError : an unknown name, a factor that no chosen claim has, a file that does not fit.
+    """
+    if scale not in SCALES:
+        raise ValueError(f"--scale {scale}; the scales are {', '.join(SCALES)}")
+    overrides = overrides or {}
+    chosen = select(targets)
+    if stray := set(overrides) - {name for _, claim in chosen for name in claim.factors}:
+        raise ValueError(f"--set {', '.join(sorted(stray))}: no such factor; the factors are {_factors(chosen)}")
+    digest = _check_file(on, chosen) if on else ""
+    items = []
+    for method, claim in chosen:
+        if on and claim.dataset_factor is None:
+            continue
+        item = Item(method, claim, scale)
+        items.append(item)
+        if missing := method.missing():
+            item.outcome, item.reason = "skipped", f"needs {', '.join(missing)}: {method.install_hint}"
+        elif scale in claim.untestable_at:
+            item.outcome, item.reason = "untestable", claim.untestable_at[scale]
+        elif scale not in claim.scales:
+            item.outcome, item.reason = "untestable", f"the claim declares no {scale} scale"
+        else:
+            mine = {name: values for name, values in overrides.items() if name in claim.factors}
+            item.specs = plan(method.slug, claim, scale, seeds=seeds, overrides=mine, on=on, on_digest=digest)
+    found, skipped = store.read(spec for item in items for spec in item.specs)
+    for item in items:
+        for spec in item.specs:
+            record = found.get(spec.fingerprint)
+            if record is not None and record.ok:
+                item.records[spec.fingerprint] = record
+    return Run(items, scale, on, skipped)
+
+
+def execute(run: Run, store: Store, executor: Callable[[], Executor], listener: Listener) -> list[MethodResult]:
+    """Run what is left to run, store each trial as it ends, and decide each claim as soon as it can be decided."""
+    listener.planned(run)
+    for text in run.skipped_files:
+        listener.message(text)
+    owners: dict[str, list[Item]] = defaultdict(list)
+    for item in run.items:
+        for spec in item.todo:
+            owners[spec.fingerprint].append(item)
+    results = {item.name: _announce(item, run, listener) for item in run.items if not item.todo}
+    unstored: list[TrialRecord] = []
+    if todo := list({spec.fingerprint: spec for spec in run.todo}.values()):
+        for record in executor().run(todo):
+            if (error := _try_to_store(store, record)) is not None:
+                unstored.append(record)
+                listener.message(f"could not store {record.spec.name} in {store.url}: {error}")
+            for item in owners[record.spec.fingerprint]:
+                item.records[record.spec.fingerprint] = record
+                listener.finished(item, record)
+                if not item.todo:
+                    results[item.name] = _announce(item, run, listener)
+    lost = [record for record in unstored if _try_to_store(store, record) is not None]
+    if lost:
+        listener.message(f"{len(lost)} trials are not in {store.url} and run again next time; what was stored is safe")
+    methods = _by_method(run, results)
+    _remember(store, run.scale, methods)
+    return methods
+
+
+def collect(run: Run) -> list[MethodResult]:
+    """Decide every claim on what the store has, and run nothing."""
+    return _by_method(run, {item.name: decide(item, run.on) for item in run.items})
+
+
+def decide(item: Item, on: str = "") -> ClaimResult:
+    """The verdict of one claim on the trials that ended."""
+    common: dict[str, Any] = {"claim": item.claim, "scale": item.scale, "on": on}
+    if item.outcome:
+        return ClaimResult(**common, outcome=item.outcome, reason=item.reason)
+    ended = [item.records[spec.fingerprint] for spec in item.specs if spec.fingerprint in item.records]
+    good = [record for record in ended if record.ok]
+    failed = tuple(
+        FailedTrial(record.spec.seed, record.spec.cell, f"{record.status}: {record.error}", record.traceback)
+        for record in ended
+        if not record.ok
+    )
+    common |= {
+        "trials": len(good),
+        "planned": len(item.specs),
+        "failed": failed,
+        "fingerprint": digest_of(sorted(spec.fingerprint for spec in item.specs)),
+        "seconds": sum(record.seconds for record in ended),
+        "peak_rss": max((record.peak_rss for record in ended), default=0),
+        "environment": good[0].environment if good else {},
+    }
+    if not good:
+        reason = f"all {len(failed)} trials failed" if failed else "not run yet"
+        return ClaimResult(**common, outcome="inconclusive" if failed else "not run", reason=reason)
+    table = _table(good, item.claim)
+    try:
+        finding = item.claim.holds(table)
+    except Exception as error:  # whatever one rule does, the other claims keep their verdicts
+        reason = f"the rule could not decide: {type(error).__name__}: {error}"
+        return ClaimResult(**common, outcome="inconclusive", reason=reason, table=table)
+    outcome, reason = finding.verdict, ""
+    if len(good) < len(item.specs):
+        # What did not end is not missing at random: no verdict rests on the trials that happened to survive.
+        outcome = "inconclusive"
+        reason = f"{len(item.specs) - len(good)} of {len(item.specs)} trials did not end, which leaves no verdict"
+    return ClaimResult(**common, outcome=outcome, reason=reason, finding=finding, table=table)
+
+
+def _table(records: Iterable[TrialRecord], claim: Claim) -> Any:
+    import pandas as pd
+
+    table = pd.DataFrame(
+        [{"seed": record.spec.seed, **record.spec.cell, **row} for record in records for row in record.rows]
+    )
+    table.attrs["factors"] = list(claim.factors)
+    return table
+
+
+def _announce(item: Item, run: Run, listener: Listener) -> ClaimResult:
+    result = decide(item, run.on)
+    listener.decided(item, result)
+    return result
+
+
+def _by_method(run: Run, results: Mapping[str, ClaimResult]) -> list[MethodResult]:
+    groups: dict[str, list[Item]] = defaultdict(list)
+    for item in run.items:
+        groups[item.card.slug].append(item)
+    return [
+        MethodResult(items[0].card, tuple(results[item.name] for item in items if item.name in results))
+        for items in groups.values()
+    ]
+
+
+def _remember(store: Store, scale: str, methods: Iterable[MethodResult]) -> None:
+    """Keep the verdicts beside the trials, for `list` and `show`, which load no numerical library."""
+    for method in methods:
+        name = f"{method.card.slug}/verdicts.json"
+        known = json.loads(store.read_text(name) or "{}")
+        for result in method.claims:
+            if not result.on:
+                entry = {"outcome": result.outcome, "sentence": result.sentence}
+                known.setdefault(result.claim.name, {})[scale] = entry
+        try:
+            store.write_text(name, json.dumps(known, indent=1, sort_keys=True))
+        except OSError:
+            return  # a full disk has been reported by the trials
+
+
+def _try_to_store(store: Store, record: TrialRecord) -> OSError | None:
+    try:
+        store.write(record)
+    except OSError as error:
+        return error
+    return None
+
+
+def _check_file(on: str, chosen: Sequence[tuple[Card, Claim]]) -> str:
+    """Open the user's file once for each kind that is asked for, so that a bad one is refused before work starts."""
+    from cameraready import data
+
+    kinds = {dataset.kind for _, claim in chosen if (dataset := claim.dataset_factor and claim.dataset_factor[1])}
+    if not kinds:
+        raise ValueError(f"--on {on}: none of these claims takes a data set of yours")
+    for kind in sorted(kinds):
+        data.open(on, kind=kind)
+    return data.digest(on)
+
+
+def _factors(chosen: Sequence[tuple[Card, Claim]]) -> str:
+    return ", ".join(sorted({name for _, claim in chosen for name in claim.factors})) or "(none)"
