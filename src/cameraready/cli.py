@@ -6,7 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,9 +18,12 @@ if TYPE_CHECKING:
     from cameraready.evidence.verdict import MethodResult
 
 WRONG_USE = 2
+OUTCOMES = ("supported", "not supported", "inconclusive", "untestable")
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 
-Targets = Annotated[list[str] | None, typer.Argument(metavar="[SLUG[:CLAIM]]...", help="Methods or claims; all if none.")]
+Targets = Annotated[
+    list[str] | None, typer.Argument(metavar="[SLUG[:CLAIM]]...", help="Methods or claims; all if none.")
+]
 ScaleOption = Annotated[str, typer.Option("--scale", help="quick, full or paper.")]
 StoreOption = Annotated[str, typer.Option("--store", help="Folder or fsspec URL (s3://...) of the results.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="JSON for machines.")]
@@ -44,28 +47,29 @@ def list_methods(as_json: JsonOption = False, store: StoreOption = "results") ->
     """List the methods, with their last verdicts."""
     from cameraready.registry import cards
 
-    rows = []
-    for card in cards().values():
-        rows.append(
-            {
-                "slug": card.slug,
-                "title": card.title,
-                "field": card.field,
-                "venue": card.venue,
-                "interface": card.interface,
-                "summary": card.summary,
-                "missing": list(card.missing()),
-                "verdicts": {name: last["outcome"] for name, last in _last_verdicts(card.slug, store).items()},
-            }
-        )
+    with _wrong_use():
+        methods = list(cards().values())
+        outcomes = {
+            card.slug: {name: last["outcome"] for name, last in _last_verdicts(card.slug, store).items()}
+            for card in methods
+        }
     if as_json:
+        names = ("slug", "title", "field", "venue", "interface", "summary")
+        rows = [
+            {
+                **{name: getattr(card, name) for name in names},
+                "missing": list(card.missing()),
+                "verdicts": outcomes[card.slug],
+            }
+            for card in methods
+        ]
         typer.echo(json.dumps(rows, indent=1))
         return
-    width = max((len(str(row["slug"])) for row in rows), default=0)
-    for row in rows:
-        outcomes = list(row["verdicts"].values()) if isinstance(row["verdicts"], dict) else []
-        counts = ", ".join(f"{outcomes.count(name)} {name}" for name in dict.fromkeys(outcomes)) or "not verified yet"
-        typer.echo(f"{row['slug']:<{width}}  {row['venue']}  {row['summary']}\n{'':<{width}}  {row['interface']}; {counts}")
+    width = max((len(card.slug) for card in methods), default=0)
+    for card in methods:
+        found = list(outcomes[card.slug].values())
+        counts = ", ".join(f"{found.count(name)} {name}" for name in OUTCOMES if name in found) or "not verified yet"
+        typer.echo(f"{card.slug:<{width}}  {card.venue}  {card.summary}\n{'':<{width}}  {card.interface}; {counts}")
 
 
 @app.command()
@@ -77,7 +81,7 @@ def show(slug: str, as_json: JsonOption = False, store: StoreOption = "results")
     with _wrong_use():
         method = card(slug)
         claims = claims_of(slug)
-    last = _last_verdicts(slug, store)
+        last = _last_verdicts(slug, store)
     if as_json:
         described = [
             {"name": c.name, "says": c.says, "source": c.source, "rule": c.holds.describe(), "last": last.get(c.name)}
@@ -87,7 +91,8 @@ def show(slug: str, as_json: JsonOption = False, store: StoreOption = "results")
         typer.echo(json.dumps(fields, indent=1))
         return
     typer.echo(f"{method.title}\n{method.venue}: {method.paper} ({method.authors})\n\n{method.summary}\n")
-    typer.echo(f"interface  {method.interface}\nimport     from cameraready.methods.{slug} import {', '.join(method.imports)}")
+    typer.echo(f"interface  {method.interface}")
+    typer.echo(f"import     from cameraready.methods.{slug} import {', '.join(method.imports)}")
     if missing := method.missing():
         typer.echo(f"missing    {', '.join(missing)}: {method.install_hint}")
     typer.echo("\nclaims")
@@ -115,33 +120,33 @@ def verify(
 ) -> None:
     """Re-test claims and print their verdicts.
 
-    Exit code: 0 when every trial ran, whatever the verdicts; 1 when one failed; 2 for wrong use; 3 with --strict when a
-    claim is not supported.
+    Exit code: 0 when every trial ran, whatever the verdicts; 1 when one failed or could not be stored; 2 for wrong use;
+    3 with --strict when a claim is not supported.
     """
     from rich.console import Console
 
     from cameraready.evidence.run import LocalExecutor, RayExecutor
     from cameraready.evidence.store import Store
     from cameraready.evidence.verify import Executor, execute, prepare
-    from cameraready.evidence.views import JsonView, LiveView, PlainView, verdict_table
+    from cameraready.evidence.views import JsonView, LiveView, PlainView, plan_lines, verdict_table
 
     console = Console()
     with _wrong_use():
         place = Store(store)
         run = prepare(targets or [], scale, place, seeds=seeds, overrides=_overrides(settings), on=on)
     if dry_run:
-        for item in run.items:
-            state = f"{item.outcome}: {item.reason}" if item.outcome else f"{len(item.todo)} of {len(item.specs)} trials"
-            typer.echo(f"{item.name}: {state}")
+        for line in plan_lines(run, as_json=as_json):
+            typer.echo(line)
         return
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
     def executor() -> Executor:
-        return RayExecutor(cluster) if cluster else LocalExecutor(jobs or cores)
+        with _wrong_use():
+            return RayExecutor(cluster) if cluster else LocalExecutor(jobs or cores)
 
     view = JsonView() if as_json else LiveView(console) if console.is_terminal else PlainView(console)
     try:
-        with _wrong_use(), view:
+        with view:
             methods = execute(run, place, executor, view)
     except KeyboardInterrupt:
         typer.echo(f"\ninterrupted; what ended is in {store}, and the same command goes on from there", err=True)
@@ -150,7 +155,7 @@ def verify(
         _print_failures(methods)
         console.print(verdict_table(methods))
     results = [result for method in methods for result in method.claims]
-    if any(result.failed for result in results):
+    if run.unstored or any(result.failed for result in results):
         raise typer.Exit(1)
     if strict and any(result.outcome == "not supported" for result in results):
         raise typer.Exit(3)
@@ -197,12 +202,21 @@ def serve(folder: Path = Path("report"), port: int = 8000) -> None:
 
 
 @app.command()
-def query(sql: Annotated[str, typer.Argument(help="SQL over the view `trials`.")], store: StoreOption = "results") -> None:
+def query(
+    sql: Annotated[str, typer.Argument(help="SQL over the view `trials`.")], store: StoreOption = "results"
+) -> None:
     """Ask the stored trials by SQL, for instance "select _slug, count(*) from trials group by all"."""
+    import duckdb
+
     from cameraready.evidence.store import Store
 
     with _wrong_use():
-        typer.echo(Store(store).connect().sql(sql))
+        try:
+            answer = Store(store).connect().sql(sql)
+        except duckdb.Error as error:
+            raise ValueError(str(error)) from error
+    if answer is not None:  # a statement that is no question has none
+        typer.echo(answer)
 
 
 def main() -> None:
@@ -215,7 +229,7 @@ def _wrong_use() -> Iterator[None]:
     """A mistake in what was asked for ends with one line and exit code 2, not with a traceback."""
     try:
         yield
-    except (KeyError, ValueError, FileNotFoundError) as error:
+    except (KeyError, ValueError, OSError) as error:
         typer.echo(f"error: {error.args[0] if isinstance(error, KeyError) else error}", err=True)
         raise typer.Exit(WRONG_USE) from error
 
@@ -238,19 +252,19 @@ def _parse(value: str) -> Any:
 
 
 def _last_verdicts(slug: str, store: str) -> dict[str, dict[str, str]]:
-    """Each claim's verdict at the largest scale that has run, from the file that `verify` leaves."""
+    """Each claim's verdict at the largest scale that has run, from the files that `verify` leaves."""
     if "://" in store:
         from cameraready.evidence.store import Store
 
-        text = Store(store).read_text(f"{slug}/verdicts.json")
-    else:
-        path = Path(store, slug, "verdicts.json")
-        text = path.read_text(encoding="utf-8") if path.exists() else None
-    last = {}
-    for name, scales in json.loads(text or "{}").items():
-        scale = next(scale for scale in ("paper", "full", "quick") if scale in scales)
-        last[name] = {"scale": scale, **scales[scale]}
-    return last
+        found = Store(store).verdicts(slug)
+    else:  # without the file system layer, whose import takes longer than all of `list`
+        found = []
+        for path in sorted(Path(store, slug).glob("*/*.json")):
+            with suppress(OSError, ValueError):
+                found.append(json.loads(path.read_text(encoding="utf-8")))
+    order = ("quick", "full", "paper")
+    valid = (entry for entry in found if isinstance(entry, dict) and entry.get("scale") in order)
+    return {entry["claim"]: entry for entry in sorted(valid, key=lambda entry: order.index(entry["scale"]))}
 
 
 def _print_failures(methods: list[MethodResult]) -> None:
@@ -258,7 +272,8 @@ def _print_failures(methods: list[MethodResult]) -> None:
         for result in method.claims:
             for failure in result.failed:
                 cell = ", ".join(f"{name}={value}" for name, value in failure.cell.items())
-                typer.echo(f"\nfailed trial {method.card.slug}:{result.claim.name} [{cell}, seed={failure.seed}]", err=True)
+                name = f"{method.card.slug}:{result.claim.name} [{cell}, seed={failure.seed}]"
+                typer.echo(f"\nfailed trial {name}", err=True)
                 typer.echo(f"{failure.error}\n{failure.traceback}", err=True)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import importlib.util
 import sys
+from collections.abc import Iterable
 from dataclasses import MISSING, dataclass, fields
 from functools import cache
 from pathlib import Path
@@ -14,6 +15,8 @@ from typing import Any
 import yaml
 
 import cameraready.methods
+
+LISTS = ("imports", "requires", "data_packages")
 
 
 @dataclass(frozen=True)
@@ -38,7 +41,7 @@ class Card:
 
     def missing(self) -> tuple[str, ...]:
         """Modules that the method needs and that are not installed (looked up, not imported)."""
-        return tuple(name for name in self.requires if importlib.util.find_spec(name) is None)
+        return tuple(name for name in self.requires if not _is_installed(name))
 
     @property
     def install_hint(self) -> str:
@@ -48,22 +51,29 @@ class Card:
 
 @cache
 def cards() -> dict[str, Card]:
-    """Every method's card, by slug in alphabetical order."""
-    found = {
-        readme.parent.name: read_card(readme)
-        for folder in cameraready.methods.__path__
-        for readme in sorted(Path(folder).glob("*/README.md"))
-    }
-    return dict(sorted(found.items()))
+    """Every method's card, by slug in alphabetical order.
+
+    Of two methods with one slug the first on the search path counts, as it does for ``import``.
+    """
+    found: dict[str, Path] = {}
+    for folder in cameraready.methods.__path__:
+        for readme in Path(folder).glob("*/README.md"):
+            found.setdefault(readme.parent.name, readme)
+    return {slug: read_card(found[slug]) for slug in sorted(found)}
 
 
 def card(slug: str) -> Card:
     """The card of one method; a `KeyError` with the nearest names where there is none."""
     if slug in cards():
         return cards()[slug]
-    near = difflib.get_close_matches(slug, cards(), n=3)
-    hint = f"did you mean {' or '.join(near)}?" if near else f"the methods are {', '.join(cards()) or '(none)'}"
-    raise KeyError(f"no method {slug!r}; {hint}")
+    raise KeyError(f"no method {slug!r}; {suggest(slug, cards(), 'the methods are')}")
+
+
+def suggest(name: str, known: Iterable[str], introduction: str) -> str:
+    """The names near to a wrong one, or all there are."""
+    names = list(known)
+    near = difflib.get_close_matches(name, names, n=3)
+    return f"did you mean {' or '.join(near)}?" if near else f"{introduction} {', '.join(names) or '(none)'}"
 
 
 def read_card(readme: Path) -> Card:
@@ -84,10 +94,13 @@ def read_card(readme: Path) -> Card:
         raise ValueError(f"{readme}: unknown keys {sorted(unknown)}; the keys are {', '.join(known)}")
     if missing := {name for name, entry in known.items() if entry.default is MISSING and name not in values}:
         raise ValueError(f"{readme}: missing keys {sorted(missing)}")
-    for name in ("imports", "requires", "data_packages"):
-        if not isinstance(values.get(name, []), list):
-            raise ValueError(f"{readme}: {name} must be a list, like [{values[name]}]")
-        values[name] = tuple(values.get(name, ()))
+    for name, value in values.items():
+        if name in LISTS:
+            if not isinstance(value, list) or not all(isinstance(entry, str) for entry in value):
+                raise ValueError(f"{readme}: {name} must be a list of names, like [{value}]")
+            values[name] = tuple(value)
+        elif not isinstance(value, str):
+            raise ValueError(f'{readme}: {name} must be text; write {name}: "{value}"')
     if values["slug"] != readme.parent.name:
         raise ValueError(f"{readme}: slug is {values['slug']!r} but the folder is {readme.parent.name!r}")
     return Card(**values, body=body.strip(), folder=readme.parent)
@@ -110,3 +123,10 @@ def claims_module(slug: str) -> ModuleType:
         del sys.modules[name]
         raise
     return module
+
+
+def _is_installed(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # the parent of a dotted name is missing
+        return False

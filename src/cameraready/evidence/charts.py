@@ -34,6 +34,8 @@ def bar(*, x: str, y: str, color: str = "method", facet: str | None = None, log:
     return Chart("bar", x, y, color, facet, log, title)
 
 
-def scatter(*, x: str, y: str, color: str = "method", facet: str | None = None, log: Log = "", title: str = "") -> Chart:
+def scatter(
+    *, x: str, y: str, color: str = "method", facet: str | None = None, log: Log = "", title: str = ""
+) -> Chart:
     """One point a recorded row."""
     return Chart("point", x, y, color, facet, log, title)

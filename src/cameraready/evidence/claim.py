@@ -102,7 +102,8 @@ def claim(
     ----------
     name : kebab-case, unique in the method.
     says : the claim in one sentence.
-    factors : name to values; the full cross product are the cells. A single value is a constant that a scale may replace.
+    factors : name to values; the full cross product are the cells. A single value is a constant that a scale may
+        replace.
     scales : "quick", "full" and "paper" to `Scale`; a scale that is left out cannot be asked for.
     holds : the rule that decides, declared here and never after the run.
     chart : one chart or several, drawn from the measurements.
@@ -126,9 +127,8 @@ def claim(
     def wrap(run: Callable[..., None]) -> Claim:
         _, *arguments = inspect.signature(run).parameters
         if set(arguments) != set(factors):
-            raise ValueError(
-                f"claim {name!r}: the function takes {sorted(arguments)} after `trial`, the factors are {sorted(factors)}"
-            )
+            taken = f"the function takes {sorted(arguments)} after `trial`"
+            raise ValueError(f"claim {name!r}: {taken}, the factors are {sorted(factors)}")
         return Claim(
             name=name,
             says=says,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from cameraready.evidence.claim import Claim
-from cameraready.evidence.fingerprint import data_digests, digest_of, source_digest, versions
+from cameraready.evidence.fingerprint import data_digest, data_digests, digest_of, source_digest, versions
 from cameraready.registry import claims_module
 
 
@@ -21,8 +21,9 @@ class TrialSpec:
     seed: int
     cell: Mapping[str, Any]
     timeout: float
-    fingerprint: str
+    fingerprint: str = ""
     on: str = ""
+    on_digest: str = ""
 
     @property
     def name(self) -> str:
@@ -57,23 +58,24 @@ def plan(
     overrides = dict(overrides or {})
     if on and claim.dataset_factor:
         overrides[claim.dataset_factor[0]] = [os.path.basename(on)]
-    common = {
-        "method": source_digest(slug, claim.name),
-        "versions": versions(slug),
-        "data": data_digests(slug),
-        "on": on_digest,
-    }
-    return [
-        TrialSpec(
-            slug=slug,
-            claim=claim.name,
-            seed=seed,
-            cell=cell,
-            timeout=claim.timeout,
-            fingerprint=digest_of({**common, "cell": cell, "seed": seed}),
-            on=on,
-        )
-        for cell in claim.cells(scale, overrides=overrides)
-        for seed in range(seeds or claim.scales[scale].seeds)
-    ]
+    specs: dict[str, TrialSpec] = {}  # by fingerprint: a value that is given twice is run, and counted, once
+    for cell in claim.cells(scale, overrides=overrides):
+        for seed in range(seeds or claim.scales[scale].seeds):
+            spec = TrialSpec(slug, claim.name, seed, cell, claim.timeout, on=on, on_digest=on_digest)
+            spec = replace(spec, fingerprint=fingerprint_of(spec, claim))
+            specs[spec.fingerprint] = spec
+    return list(specs.values())
 
+
+def fingerprint_of(spec: TrialSpec, claim: Claim) -> str:
+    """Digest of all that the trial's result depends on, as it is on this machine."""
+    named = {value: data_digest(value) for value in spec.cell.values() if isinstance(value, str)}
+    return digest_of(
+        {
+            "trial": [spec.slug, spec.claim, spec.seed, dict(spec.cell)],
+            "method": source_digest(spec.slug, spec.claim),
+            "versions": versions(spec.slug),
+            "data": {**data_digests(spec.slug, spec.claim), **named},
+            "on": [spec.on_digest, claim.dataset_factor and claim.dataset_factor[1].kind] if spec.on else "",
+        }
+    )

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import numbers
+import pickle
 import resource
 import sys
 import time
+import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,7 +19,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import numpy as np
 
-Scalar = str | bool | int | float
+Scalar = str | int | float
+EXACT_INTEGERS = 2**53  # beyond, a column that also holds fractions could not be stored
 
 
 @dataclass(frozen=True)
@@ -55,8 +59,12 @@ class Trial:
 
         Raises
         ------
-        ValueError : a value that is neither, a column that holds both, or a name that is already a factor or starts with an underscore.
+        TypeError : a method that is not text.
+        ValueError : a value that is neither, a column that holds both, or a name that is already a factor or starts
+            with an underscore.
         """
+        if not isinstance(method, str):
+            raise TypeError(f"record(method={method!r}): the contestant's name is text, got {type(method).__name__}")
         row: dict[str, Scalar] = {"method": method}
         for name, value in values.items():
             if name in self.cell or name == "seed" or name.startswith("_"):
@@ -71,6 +79,9 @@ class Trial:
 
         Returns the best of ``repeats`` times for each. Warm up compiled code before.
         """
+        if not contestants or repeats < 1:
+            given = f"alternate({len(contestants)} contestants, repeats={repeats})"
+            raise ValueError(f"{given}: at least one contestant and one repeat are needed")
         names = list(contestants)
         best = dict.fromkeys(names, float("inf"))
         last: dict[str, Any] = {}
@@ -107,13 +118,23 @@ def peak_rss() -> int:
 
 
 def _measure_peak(function: Callable[[], Any], sender: Connection) -> None:
+    gc.freeze()  # or the first collection would touch, and so copy, every page that is shared with the parent
     start = peak_rss()
     try:
         function()
-    except Exception as error:
-        sender.send(error)
+    except BaseException as error:
+        _send_error(sender, error)
     else:
         sender.send(peak_rss() - start)
+
+
+def _send_error(sender: Connection, error: BaseException) -> None:
+    error.add_note("in the measured child process:\n" + traceback.format_exc())
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:  # an exception that needs more than its message to be made again
+        error = RuntimeError(f"{type(error).__name__}: {error}\n{traceback.format_exc()}")
+    sender.send(error)
 
 
 def _scalar(name: str, value: Any) -> Scalar:
@@ -122,10 +143,10 @@ def _scalar(name: str, value: Any) -> Scalar:
             value = value.item()
         except (ValueError, RuntimeError) as error:
             raise ValueError(f"record({name}=...): expected one number, got an array; record it row by row") from error
-    if isinstance(value, (str, bool)):
+    if isinstance(value, str):
         return value
-    if isinstance(value, numbers.Integral):
-        return int(value)
+    if isinstance(value, numbers.Integral):  # a truth value counts as 0 or 1
+        return int(value) if abs(int(value)) <= EXACT_INTEGERS else float(value)
     if isinstance(value, numbers.Real):
         return float(value)
     raise ValueError(f"record({name}={value!r}): expected one number or string, got {type(value).__name__}")

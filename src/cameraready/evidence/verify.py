@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import json
+import os
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -12,14 +13,14 @@ from cameraready.evidence.claim import SCALES, Claim
 from cameraready.evidence.fingerprint import digest_of
 from cameraready.evidence.plan import TrialSpec, claims_of, plan
 from cameraready.evidence.store import Store, TrialRecord
-from cameraready.evidence.verdict import ClaimResult, FailedTrial, MethodResult
-from cameraready.registry import Card, card, cards
+from cameraready.evidence.verdict import ClaimResult, FailedTrial, MethodResult, Outcome
+from cameraready.registry import Card, card, cards, suggest
 
 
 class Executor(Protocol):
     """Runs trials somewhere and yields their records as they end."""
 
-    def run(self, specs: Sequence[TrialSpec]) -> Iterator[TrialRecord]: ...
+    def run(self, specs: Sequence[TrialSpec]) -> Generator[TrialRecord, None, None]: ...
 
 
 class Listener(Protocol):
@@ -39,7 +40,7 @@ class Item:
     claim: Claim
     scale: str
     specs: list[TrialSpec] = field(default_factory=list)
-    outcome: str = ""
+    outcome: Outcome | None = None
     reason: str = ""
     records: dict[str, TrialRecord] = field(default_factory=dict)
 
@@ -62,6 +63,8 @@ class Run:
     scale: str
     on: str = ""
     skipped_files: list[str] = field(default_factory=list)
+    as_declared: bool = True  # with the scale's own seeds, factors and data sets
+    unstored: list[TrialRecord] = field(default_factory=list)
 
     @property
     def todo(self) -> list[TrialSpec]:
@@ -81,7 +84,8 @@ def select(targets: Sequence[str]) -> list[tuple[Card, Claim]]:
         slug, _, wanted = target.partition(":")
         claims = claims_of(card(slug).slug)
         if wanted and wanted not in {claim.name for claim in claims}:
-            raise KeyError(f"{slug} has no claim {wanted!r}; its claims are {', '.join(c.name for c in claims)}")
+            names = [claim.name for claim in claims]
+            raise KeyError(f"{slug} has no claim {wanted!r}; {suggest(wanted, names, 'its claims are')}")
         for claim in claims:
             if not wanted or claim.name == wanted:
                 chosen[slug, claim.name] = (card(slug), claim)
@@ -104,11 +108,15 @@ def prepare(
     KeyError, ValueError : an unknown name, a factor that no chosen claim has, a file that does not fit.
     """
     if scale not in SCALES:
-        raise ValueError(f"--scale {scale}; the scales are {', '.join(SCALES)}")
+        raise ValueError(f"--scale {scale}: no such scale; {suggest(scale, SCALES, 'the scales are')}")
     overrides = overrides or {}
     chosen = select(targets)
-    if stray := set(overrides) - {name for _, claim in chosen for name in claim.factors}:
-        raise ValueError(f"--set {', '.join(sorted(stray))}: no such factor; the factors are {_factors(chosen)}")
+    factors = sorted({name for _, claim in chosen for name in claim.factors})
+    for name in overrides:
+        if name not in factors:
+            raise ValueError(f"--set {name}: no such factor; {suggest(name, factors, 'the factors are')}")
+    if on and "://" not in on:
+        on = os.path.abspath(on)
     digest = _check_file(on, chosen) if on else ""
     items = []
     for method, claim in chosen:
@@ -131,7 +139,7 @@ def prepare(
             record = found.get(spec.fingerprint)
             if record is not None and record.ok:
                 item.records[spec.fingerprint] = record
-    return Run(items, scale, on, skipped)
+    return Run(items, scale, on, skipped, as_declared=not (seeds or overrides or on))
 
 
 def execute(run: Run, store: Store, executor: Callable[[], Executor], listener: Listener) -> list[MethodResult]:
@@ -144,22 +152,24 @@ def execute(run: Run, store: Store, executor: Callable[[], Executor], listener: 
         for spec in item.todo:
             owners[spec.fingerprint].append(item)
     results = {item.name: _announce(item, run, listener) for item in run.items if not item.todo}
-    unstored: list[TrialRecord] = []
     if todo := list({spec.fingerprint: spec for spec in run.todo}.values()):
-        for record in executor().run(todo):
-            if (error := _try_to_store(store, record)) is not None:
-                unstored.append(record)
-                listener.message(f"could not store {record.spec.name} in {store.url}: {error}")
-            for item in owners[record.spec.fingerprint]:
-                item.records[record.spec.fingerprint] = record
-                listener.finished(item, record)
-                if not item.todo:
-                    results[item.name] = _announce(item, run, listener)
-    lost = [record for record in unstored if _try_to_store(store, record) is not None]
-    if lost:
-        listener.message(f"{len(lost)} trials are not in {store.url} and run again next time; what was stored is safe")
+        with closing(executor().run(todo)) as records:  # however the loop is left, the workers end at once
+            for record in records:
+                if (error := _try_to_store(store, record)) is not None:
+                    run.unstored.append(record)
+                    listener.message(f"could not store {record.spec.name} in {store.url}: {error}")
+                for item in owners[record.spec.fingerprint]:
+                    item.records[record.spec.fingerprint] = record
+                    listener.finished(item, record)
+                    if len(item.records) == len(item.specs):
+                        results[item.name] = _announce(item, run, listener)
+    run.unstored = [record for record in run.unstored if _try_to_store(store, record) is not None]
+    if run.unstored:
+        count = f"{len(run.unstored)} trial{'s are' if len(run.unstored) > 1 else ' is'}"
+        listener.message(f"{count} not in {store.url} and will run again next time; what was stored is safe")
     methods = _by_method(run, results)
-    _remember(store, run.scale, methods)
+    if run.as_declared:
+        _remember(store, methods)
     return methods
 
 
@@ -232,19 +242,14 @@ def _by_method(run: Run, results: Mapping[str, ClaimResult]) -> list[MethodResul
     ]
 
 
-def _remember(store: Store, scale: str, methods: Iterable[MethodResult]) -> None:
+def _remember(store: Store, methods: Iterable[MethodResult]) -> None:
     """Keep the verdicts beside the trials, for `list` and `show`, which load no numerical library."""
     for method in methods:
-        name = f"{method.card.slug}/verdicts.json"
-        known = json.loads(store.read_text(name) or "{}")
         for result in method.claims:
-            if not result.on:
+            if result.outcome not in ("skipped", "not run"):
                 entry = {"outcome": result.outcome, "sentence": result.sentence}
-                known.setdefault(result.claim.name, {})[scale] = entry
-        try:
-            store.write_text(name, json.dumps(known, indent=1, sort_keys=True))
-        except OSError:
-            return  # a full disk has been reported by the trials
+                with suppress(OSError):  # a full disk has been reported by the trials
+                    store.write_verdict(method.card.slug, result.claim.name, result.scale, entry)
 
 
 def _try_to_store(store: Store, record: TrialRecord) -> OSError | None:
@@ -265,7 +270,3 @@ def _check_file(on: str, chosen: Sequence[tuple[Card, Claim]]) -> str:
     for kind in sorted(kinds):
         data.open(on, kind=kind)
     return data.digest(on)
-
-
-def _factors(chosen: Sequence[tuple[Card, Claim]]) -> str:
-    return ", ".join(sorted({name for _, claim in chosen for name in claim.factors})) or "(none)"

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import redirect_stdout
+from math import isfinite
 from types import TracebackType
 from typing import Self
 
@@ -53,7 +55,9 @@ class LiveView:
         self._progress.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self._progress.stop()
 
     def planned(self, run: Run) -> None:
@@ -95,7 +99,9 @@ class PlainView:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         return None
 
     def planned(self, run: Run) -> None:
@@ -128,13 +134,20 @@ class PlainView:
 
 
 class JsonView:
-    """One JSON object a line: planned, trial, verdict, message."""
+    """One JSON object a line: planned, trial, verdict, message. What libraries print meanwhile goes to stderr."""
+
+    def __init__(self) -> None:
+        self._out = sys.stdout
+        self._others = redirect_stdout(sys.stderr)
 
     def __enter__(self) -> Self:
+        self._others.__enter__()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        return None
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._others.__exit__(kind, error, trace)
 
     def planned(self, run: Run) -> None:
         """The numbers of the plan."""
@@ -161,8 +174,32 @@ class JsonView:
         self._write("message", text=text)
 
     def _write(self, event: str, **values: object) -> None:
-        sys.stdout.write(json.dumps({"event": event, **values}) + "\n")
-        sys.stdout.flush()
+        self._out.write(_json_line(event, **values) + "\n")
+        self._out.flush()
+
+
+def plan_lines(run: Run, *, as_json: bool) -> Iterator[str]:
+    """What a run would do, claim by claim."""
+    for text in run.skipped_files:
+        yield _json_line("message", text=text) if as_json else text
+    for item in run.items:
+        if as_json:
+            counts = {"trials": len(item.todo), "stored": len(item.records)}
+            yield _json_line("plan", claim=item.name, **counts, outcome=item.outcome, reason=item.reason)
+        elif item.outcome:
+            yield f"{item.name}: {item.outcome}: {item.reason}"
+        else:
+            yield f"{item.name}: {len(item.todo)} of {len(item.specs)} trials to run"
+
+
+def _json_line(event: str, **values: object) -> str:
+    plain = {name: _finite(value) for name, value in values.items()}
+    return json.dumps({"event": event, **plain}, default=str)
+
+
+def _finite(value: object) -> object:
+    """JSON has no infinity: an interval without an end has null there."""
+    return None if isinstance(value, float) and not isfinite(value) else value
 
 
 def verdict_json(slug: str, result: ClaimResult) -> dict[str, object]:
