@@ -200,6 +200,37 @@ def test_a_method_whose_extra_is_missing_is_skipped_with_the_command_that_instal
     assert "missing    no_such_module: pip install 'cameraready[graph]'" in shown
 
 
+def test_a_claim_whose_data_is_not_here_is_skipped_with_the_way_to_get_it(
+    methods: Any, verdicts: Callable[..., dict[str, Any]]
+) -> None:
+    methods.write(
+        "archived",
+        """
+@claim("holds", says="It holds.", factors={}, scales={"quick": Scale(seeds=2)}, holds=at_most("x", "a", 1))
+def holds(trial):
+    from cameraready.data import MissingData
+    raise MissingData("bring it by: pip install --no-deps some-archive")
+""",
+    )
+    found = verdicts(methods.events("archived", "--store", "archived"))["archived:holds"]
+    assert (found["outcome"], found["failed"]) == ("skipped", 0)
+    assert found["sentence"] == "bring it by: pip install --no-deps some-archive"
+
+
+def test_of_a_methods_claims_those_run_that_the_file_suits(methods: Any) -> None:
+    body = """
+@claim("{0}", says="It holds.", factors={{"data": Dataset("{0}", default="wine")}}, scales={{"quick": Scale(seeds=2)}},
+       holds=at_most("x", "a", 1))
+def {0}(trial, data):
+    trial.record(method="a", x=0)
+"""
+    methods.write("both", body.format("table") + body.format("images"))
+    pd.DataFrame({"a": range(5), "y": range(5)}).to_csv(methods.cwd / "mine.csv", index=False)
+    said = methods.run("verify", "both", "--on", "mine.csv", "--dry-run").stdout
+    assert "both:table" in said
+    assert "both:images" not in said
+
+
 def test_the_users_file_is_what_the_trial_receives(methods: Any, verdicts: Callable[..., dict[str, Any]]) -> None:
     path = methods.cwd / "mine.csv"
     pd.DataFrame({"a": range(5), "y": range(5)}).to_csv(path, index=False)

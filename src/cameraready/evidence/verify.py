@@ -117,11 +117,11 @@ def prepare(
             raise ValueError(f"--set {name}: no such factor; {suggest(name, factors, 'the factors are')}")
     if on and "://" not in on:
         on = os.path.abspath(on)
-    digest = _check_file(on, chosen) if on else ""
+    digest = ""
+    if on:
+        chosen, digest = _fitting(on, chosen)
     items = []
     for method, claim in chosen:
-        if on and claim.dataset_factor is None:
-            continue
         item = Item(method, claim, scale)
         items.append(item)
         if missing := method.missing():
@@ -184,6 +184,8 @@ def decide(item: Item, on: str = "") -> ClaimResult:
     if item.outcome:
         return ClaimResult(**common, outcome=item.outcome, reason=item.reason)
     ended = [item.records[spec.fingerprint] for spec in item.specs if spec.fingerprint in item.records]
+    if missing := next((record for record in ended if record.status == "missing data"), None):
+        return ClaimResult(**common, outcome="skipped", reason=missing.error)
     good = [record for record in ended if record.ok]
     failed = tuple(
         FailedTrial(record.spec.seed, record.spec.cell, f"{record.status}: {record.error}", record.traceback)
@@ -260,13 +262,24 @@ def _try_to_store(store: Store, record: TrialRecord) -> OSError | None:
     return None
 
 
-def _check_file(on: str, chosen: Sequence[tuple[Card, Claim]]) -> str:
-    """Open the user's file once for each kind that is asked for, so that a bad one is refused before work starts."""
+def _fitting(on: str, chosen: Sequence[tuple[Card, Claim]]) -> tuple[list[tuple[Card, Claim]], str]:
+    """The claims that the user's file suits, and its digest; a file that suits none is refused before work starts."""
     from cameraready import data
 
-    kinds = {dataset.kind for _, claim in chosen if (dataset := claim.dataset_factor and claim.dataset_factor[1])}
+    kinds = sorted({claim.dataset_factor[1].kind for _, claim in chosen if claim.dataset_factor})
     if not kinds:
         raise ValueError(f"--on {on}: none of these claims takes a data set of yours")
-    for kind in sorted(kinds):
-        data.open(on, kind=kind)
-    return data.digest(on)
+    refusals: dict[str, ValueError] = {}
+    for kind in kinds:
+        try:
+            data.open(on, kind=kind)
+        except ValueError as error:
+            refusals[kind] = error
+    if len(refusals) == len(kinds):
+        raise refusals[kinds[0]]
+    suited = [
+        (card, claim)
+        for card, claim in chosen
+        if claim.dataset_factor is not None and claim.dataset_factor[1].kind not in refusals
+    ]
+    return suited, data.digest(on)

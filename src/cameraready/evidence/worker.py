@@ -27,6 +27,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import IO, Any
 
+from cameraready.data import MissingData
 from cameraready.evidence.fingerprint import versions
 from cameraready.evidence.plan import TrialSpec, claims_of, fingerprint_of
 from cameraready.evidence.store import TrialRecord
@@ -118,6 +119,8 @@ def _child(spec: TrialSpec, sender: Connection, log: IO[bytes]) -> None:
     os.dup2(log.fileno(), 2)
     try:
         answer = {"status": "ok", "rows": _rows(spec)}
+    except MissingData as error:
+        answer = {"status": "missing data", "error": str(error), "traceback": traceback.format_exc()}
     except BaseException as error:
         answer = {"status": "failed", "error": _one_line(error), "traceback": traceback.format_exc()}
     code = 1
