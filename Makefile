@@ -37,7 +37,7 @@ verify: .venv/.ready-verify
 
 test: .venv/.ready-test
 	@echo "running the tests"
-	@.venv/bin/python -m pytest
+	@.venv/bin/python -m pytest -n auto --dist loadfile
 
 slow: .venv/.ready-test
 	@.venv/bin/python -m pytest -m slow
