@@ -32,8 +32,7 @@ help:
 
 verify: .venv/.ready-verify
 	@echo "re-testing every claim at $(SCALE) scale; what results/ already has is not run again"
-	@.venv/bin/cameraready verify --scale $(SCALE)
-	@.venv/bin/cameraready report --scale $(SCALE)
+	@.venv/bin/cameraready verify --scale $(SCALE); code=$$?; .venv/bin/cameraready report --scale $(SCALE) && exit $$code
 
 test: .venv/.ready-test
 	@echo "running the tests"

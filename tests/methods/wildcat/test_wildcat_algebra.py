@@ -62,7 +62,7 @@ def test_pivots_follow_the_exponential_kernel_residual_whatever_the_block(block)
 @pytest.mark.parametrize("tau", [None, 0.7, 1.5])
 def test_weights_are_the_nystrom_solution_of_each_bin(bins, tau):
     keys, values, scale = normal(2, 50, 3), normal(2, 50, 4, seed=1), 0.4
-    got = select(KeySet(keys), values, rank=12, scale=scale, bins=bins, tau=tau)
+    got = select(KeySet(keys), values, rank=12, scale=scale, bins=bins, weighing="bins", tau=tau)
     length = math.ceil(50 / bins)
     for head in range(2):
         for part in range(bins):

@@ -40,6 +40,9 @@ def augment(
     >>> X.tolist(), Y.tolist()
     ([[1.0, 2.0], [2.0, 1.0]], [[5.0], [5.0]])
     """
+    group.check_points(X)
+    if X.ndim != 2 or Y.ndim != 2 or len(X) != len(Y):
+        raise ValueError(f"X and Y have shapes {tuple(X.shape)} and {tuple(Y.shape)}; pass (n, d) and (n, m)")
     if max_copies is not None and max_copies < 1:
         raise ValueError(f"max_copies={max_copies}; keep at least 1 copy, the point itself")
     if not group.is_finite:
@@ -83,5 +86,7 @@ def invariance_defect(function: Callable[[Tensor], Tensor] | Any, group: Group, 
     with torch.no_grad():
         flat = points.flatten(0, 1)
         values = function.posterior(flat).mean if hasattr(function, "posterior") else torch.as_tensor(function(flat))
+    if values.numel() != len(flat):
+        raise ValueError(f"the function returned shape {tuple(values.shape)} for {len(flat)} designs; one value each")
     values = values.reshape(points.shape[:-1])
     return float((values - values[:, :1]).abs().max())

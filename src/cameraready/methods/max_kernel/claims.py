@@ -31,16 +31,16 @@ METHODS = {
     CANONICAL: "canonical",
     AUGMENT: "augment",
     RANDOM: "random",
+    CMA: "cma-es",
 }
 CONTESTANTS = {
     "kernels": (MAX, NYSTROM, AVERAGE, RAW, BASE, RANDOM, CMA),
     "peers": (MAX, AVERAGE, RAW, BASE, CANONICAL, RANDOM, CMA),
-    "all": (*METHODS, CMA),
+    "all": tuple(METHODS),
     "pair": (MAX, AVERAGE),
 }
-MOST_LISTED = 2000
 SAME = "same loop, priors, initial designs, acquisition optimiser and budget"
-LISTED = f"above {MOST_LISTED} elements, the largest part of the group that it can list"
+LISTED = "above 2000 elements, the largest part of the group that it can list"
 PEERS = {
     NYSTROM: "the paper's kernel as published",
     AVERAGE: f"k / sqrt(k(x,x) k(x',x')) of the orbit average; {SAME}; {LISTED}",
@@ -70,7 +70,7 @@ CLUSTERS = [f"Lennard-Jones {n} in 3-D" for n in (4, 5, 6, 7)]
         **QUICK_LOOP,
     },
     scales={
-        "quick": Scale(seeds=4),
+        "quick": Scale(seeds=6),
         "full": Scale(
             seeds=10,
             problem=[*SYNTHETIC, "template match 6"],
@@ -88,9 +88,10 @@ CLUSTERS = [f"Lennard-Jones {n} in 3-D" for n in (4, 5, 6, 7)]
     peers=PEERS,
     timeout=14_400,
 )
-def synthetic_regret(trial, problem, n_init, n_iter, contestants, acq, optimizer, refit_every, hyper):
-    loop = {"acq": acq, "optimizer": optimizer, "refit_every": refit_every, "hyper": hyper}
-    _, traces = _run(trial, problem, n_init, n_iter, CONTESTANTS[contestants], loop)
+def synthetic_regret(trial, problem, n_iter, contestants, **loop):
+    from cameraready.methods.max_kernel.problems import make
+
+    traces = _runs(trial, make(problem, seed=trial.seed), contestants, n_iter=n_iter, **loop)
     for method, trace in traces.items():
         trial.record(
             method=method,
@@ -114,7 +115,7 @@ def synthetic_regret(trial, problem, n_init, n_iter, contestants, acq, optimizer
         **QUICK_LOOP,
     },
     scales={
-        "quick": Scale(seeds=4),
+        "quick": Scale(seeds=6),
         "full": Scale(seeds=20, problem=["access points 4", *CLUSTERS], n_iter=50, contestants="all", **FULL_LOOP),
         "paper": Scale(seeds=20, problem=["access points 4", *CLUSTERS], n_iter=100, **PAPER_LOOP),
     },
@@ -123,12 +124,14 @@ def synthetic_regret(trial, problem, n_init, n_iter, contestants, acq, optimizer
     peers=PEERS,
     timeout=14_400,
 )
-def real_task_reward(trial, problem, n_init, n_iter, contestants, acq, optimizer, refit_every, hyper):
+def real_task_reward(trial, problem, n_init, contestants, **loop):
     """Rewards in standard deviations above the mean of 4096 Sobol designs, a scale that no contestant sets."""
     import torch
 
-    loop = {"acq": acq, "optimizer": optimizer, "refit_every": refit_every, "hyper": hyper}
-    task, traces = _run(trial, problem, n_init, n_iter, CONTESTANTS[contestants], loop)
+    from cameraready.methods.max_kernel.problems import make
+
+    task = make(problem, seed=trial.seed)
+    traces = _runs(trial, task, contestants, n_init=n_init, **loop)
     low, high = task.bounds
     sobol = torch.quasirandom.SobolEngine(task.group.dim, scramble=True, seed=trial.seed).draw(4096).double()
     usual = task(low + (high - low) * sobol)
@@ -169,11 +172,9 @@ def prediction_on_table(trial, dataset, group, rows):
     For a table of your own: ``--on FILE --set "group=BlockPermutations 3 2"``, any group class and its sizes.
     """
     import torch
-    from botorch.models.transforms import Normalize
 
     from cameraready.methods import max_kernel
-    from cameraready.methods.max_kernel.fitting import fit_model
-    from cameraready.methods.max_kernel.transforms import fit_transform_to_group
+    from cameraready.methods.max_kernel.contest import predict_held_out
 
     if dataset.y is None:
         raise ValueError("the table has no target column; name it y or target")
@@ -184,18 +185,9 @@ def prediction_on_table(trial, dataset, group, rows):
     if len(X) < rows + 2:
         raise ValueError(f"the table has {len(X)} rows, rows={rows} are for training; pass at most {len(X) - 2}")
     order = torch.as_tensor(trial.rng.permutation(len(X)))
-    train, test = order[:rows], order[rows : rows + 200]
-    transform, in_cube = fit_transform_to_group(Normalize(symmetry.dim), symmetry, X[train])
-    Z, unit = transform.eval()(X), y.std()
     for method in (MAX, AVERAGE, RAW, BASE, CANONICAL):
-        model = fit_model(
-            Z[train], y[train], in_cube, METHODS[method], previous=None, noise_std=None, hyper="own", refit=True
-        )
-        with torch.no_grad():
-            posterior = model.posterior(Z[test], observation_noise=True)
-        mean, spread = posterior.mean.squeeze(-1), posterior.variance.squeeze(-1).sqrt()
-        density = torch.distributions.Normal(mean, spread).log_prob(y[test]) + unit.log()
-        trial.record(method=method, log_density=density.mean(), rmse=(mean - y[test]).square().mean().sqrt() / unit)
+        score = predict_held_out(X, y, symmetry, METHODS[method], train=order[:rows], test=order[rows : rows + 200])
+        trial.record(method=method, log_density=score.log_density, rmse=score.rmse)
 
 
 @claim(
@@ -210,10 +202,12 @@ def prediction_on_table(trial, dataset, group, rows):
     timeout=3600,
     untestable_at={"quick": "the regret gap needs ten seeds at four group orders, about 15 minutes"},
 )
-def advantage_grows(trial, order, n_init, n_iter, acq, optimizer, refit_every, hyper):
+def advantage_grows(trial, order, **loop):
     """One function, Ackley in 4-D; the models are told of a growing part of its symmetries."""
-    loop = {"acq": acq, "optimizer": optimizer, "refit_every": refit_every, "hyper": hyper}
-    _, traces = _run(trial, "Ackley 4", n_init, n_iter, CONTESTANTS["pair"], loop, group=_known_part(order))
+    from cameraready.methods.max_kernel.problems import make
+    from cameraready.methods.max_kernel.symmetries import known_part
+
+    traces = _runs(trial, make("Ackley 4", seed=trial.seed), "pair", group=known_part(order), **loop)
     regret = {method: _log10(trace.simple_regret[-1]) for method, trace in traces.items()}
     for method, value in regret.items():
         trial.record(method=method, log10_simple_regret=value, decades_below_average=regret[AVERAGE] - value)
@@ -325,10 +319,17 @@ def closed_form_speed(trial, group, n):
 )
 def step_scaling(trial, sizes, orders):
     """A step: a gradient of the marginal likelihood, then the posterior of 100 candidates."""
+    import torch
+
+    from cameraready.methods.max_kernel.contest import step_of
+    from cameraready.methods.max_kernel.symmetries import listed_group
+
     sizes, orders = ([int(word) for word in words.split()] for words in (sizes, orders))
     for sweep, pairs in (("data", [(n, 24) for n in sizes]), ("group", [(100, order) for order in orders])):
         for n, order in pairs:
-            step = {method: _step(trial, n, order, METHODS[method]) for method in (MAX, AVERAGE)}
+            X, candidates = (torch.as_tensor(trial.rng.random(shape)) for shape in ((n, 4), (100, 1, 4)))
+            group = listed_group(order)  # matrices, so that the step enumerates them
+            step = {method: step_of(X, candidates, group, METHODS[method]) for method in (MAX, AVERAGE)}
             for function in step.values():
                 function()
             for method, timing in trial.alternate(step, repeats=2).items():
@@ -366,8 +367,9 @@ def projected_kernel_is_valid(trial, group, n):
 
     from cameraready.methods.max_kernel import MaxKernel, psd_projection
     from cameraready.methods.max_kernel.model import matern
+    from cameraready.methods.max_kernel.symmetries import definite_or_not
 
-    symmetry, kind = _validity_group(group)
+    symmetry, kind = definite_or_not(group)
     base = matern(symmetry.dim)
     base.lengthscale = 1.0 if kind == "indefinite" else 0.3
     kernel = MaxKernel(base, symmetry).double()
@@ -398,116 +400,12 @@ def projected_kernel_is_valid(trial, group, n):
         )
 
 
-def _run(trial, problem, n_init, n_iter, contestants, loop, group=None):
-    """The problem and one trace a contestant, all from the same initial designs."""
-    from cameraready.methods.max_kernel import bo_loop
-    from cameraready.methods.max_kernel.problems import make
+def _runs(trial, task, contestants, **settings):
+    """One optimisation trace a contestant."""
+    from cameraready.methods.max_kernel.contest import run_contest
 
-    task = make(problem, seed=trial.seed)
-    traces = {}
-    for method in contestants:
-        if method == CMA:
-            from cameraready.methods.max_kernel.peers import cma_es
-
-            traces[method] = cma_es(task, n_init=n_init, n_iter=n_iter, seed=trial.seed)
-            continue
-        known = group or task.group
-        if METHODS[method] in ("average", "raw average", "augment"):
-            known = _listable_part(known)
-        traces[method] = bo_loop(
-            task,
-            task.bounds,
-            known,
-            method=METHODS[method],
-            n_init=n_init,
-            n_iter=n_iter,
-            seed=trial.seed,
-            optimum=task.optimum,
-            check_box=known.is_finite,
-            **loop,
-        )
-    return task, traces
-
-
-def _listable_part(group):
-    """For the peers that list their group: the group, or where it is too large the largest part of it that they can."""
-    from cameraready.methods.max_kernel import Permutations, Product, Rotations, SignedPermutations
-
-    parts = [group]
-    if isinstance(group, Product):
-        parts += [group.enumerated, group.other]
-    if isinstance(group, (Rotations, SignedPermutations)):
-        parts += [kind(group.dim, center=group.center) for kind in (SignedPermutations, Permutations)]
-    return max((part for part in parts if part.order <= MOST_LISTED), key=lambda part: part.order)
-
-
-def _known_part(order):
-    """Signed permutations of the first coordinates of R^4, the others left alone: 2, 8, 48 or 384 elements."""
-    from cameraready.methods.max_kernel import SignedPermutations
-
-    return _on_first_coordinates(SignedPermutations({2: 1, 8: 2, 48: 3, 384: 4}[order], center=0.0))
-
-
-def _on_first_coordinates(part):
-    """The linear group ``part`` acting on the first coordinates of R^4."""
-    import torch
-
-    from cameraready.methods.max_kernel import Matrices
-
-    origin = part.recentred(0.0)
-    images = origin.orbit(torch.eye(part.dim, dtype=torch.float64)).transpose(0, 1)  # (order, d, d): rows are g e_i
-    rest = torch.eye(4 - part.dim, dtype=torch.float64)
-    return Matrices([torch.block_diag(image.T, rest) for image in images], center=part.center[0])
-
-
-def _step(trial, n, order, method):
-    import torch
-    from gpytorch.mlls import ExactMarginalLogLikelihood
-
-    from cameraready.methods.max_kernel import Permutations, SignedPermutations
-    from cameraready.methods.max_kernel.fitting import make_model
-
-    part = {6: Permutations(3), 24: Permutations(4), 48: SignedPermutations(3), 384: SignedPermutations(4)}[order]
-    group = _on_first_coordinates(part)  # as a list of matrices, so that the step enumerates it
-    X = torch.as_tensor(trial.rng.random((n, 4)))
-    candidates = torch.as_tensor(trial.rng.random((100, 1, 4)))
-
-    def step():
-        model = make_model(X, X.square().sum(-1), group, method)
-        mll = ExactMarginalLogLikelihood(model.likelihood, model)
-        mll(model(*model.train_inputs), model.train_targets).backward()
-        with torch.no_grad():
-            return model.eval().posterior(candidates).variance
-
-    return step
-
-
-def _validity_group(name):
-    """The group, and whether its max kernel is valid without projection."""
-    import torch
-
-    from cameraready.methods.max_kernel import (
-        BlockPermutations,
-        CyclicShifts,
-        FromOrbit,
-        Matrices,
-        Permutations,
-        PointCloudRotations,
-        SignedPermutations,
-    )
-
-    quarter = torch.tensor([[0.0, -1.0], [1.0, 0.0]], dtype=torch.float64)
-    turns = Matrices([torch.block_diag(*[torch.linalg.matrix_power(quarter, k)] * 3) for k in range(4)])
-    definite = {"SignedPermutations": SignedPermutations(3), "Permutations": Permutations(4)}
-    if name in definite:  # as a plain list, so that nothing but the projection is tested
-        closed = definite[name]
-        return FromOrbit(closed.orbit, int(closed.order), dim=closed.dim), "definite"
-    return {
-        "CyclicShifts": CyclicShifts(3, 2),
-        "BlockPermutations": BlockPermutations(3, 2),
-        "PointCloudRotations": PointCloudRotations(3, 2),
-        "particles and turns": BlockPermutations(3, 2) * turns,
-    }[name], "indefinite"
+    methods = {name: METHODS[name] for name in CONTESTANTS[contestants]}
+    return run_contest(task, methods, seed=trial.seed, **settings)
 
 
 def _log10(regret):

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
@@ -18,6 +19,9 @@ MOST_LISTED = 50_000
 # Listing few elements costs one matrix product, which beats a transform or an assignment a pair.
 _FEW_SHIFTS = 48
 _FEW_RELABELLINGS = 120
+# Up to this size, and for enough pairs, a recursion over all pairs at once beats a call of SciPy a pair.
+_MOST_BY_SUBSETS = 7
+_PAIRS_A_BLOCK = 4096
 
 
 class SignedRelabelling(Group):
@@ -165,7 +169,8 @@ class BlockPermutations(SignedRelabelling):
     """Relabellings of ``n_blocks`` identical particles with ``block_size`` coordinates each.
 
     A design lists particle after particle, ``(x_1, y_1, x_2, y_2, ...)`` for ``block_size=2``. The orbit distance is a
-    linear assignment of particles to particles (for up to five particles, all relabellings are listed).
+    linear assignment of particles to particles (for up to five particles, all relabellings are listed; six and seven
+    are assigned for all pairs of designs at once, more by one call of SciPy a pair).
 
     Examples
     --------
@@ -216,9 +221,42 @@ def _assign(gain: Tensor) -> Tensor:
     """The permutation p of largest ``sum_i gain[i, p_i]``: ``(..., m, m)`` to ``(..., m)``."""
     matrices = gain.reshape(-1, *gain.shape[-2:]).cpu().numpy()
     columns = np.empty(matrices.shape[:2], dtype=np.int64)
-    for number, matrix in enumerate(matrices):
-        columns[number] = linear_sum_assignment(matrix, maximize=True)[1]
+    if gain.shape[-1] <= _MOST_BY_SUBSETS and len(matrices) >= 2**_MOST_BY_SUBSETS:
+        for start in range(0, len(matrices), _PAIRS_A_BLOCK):
+            block = slice(start, start + _PAIRS_A_BLOCK)
+            columns[block] = _assign_by_subsets(matrices[block])
+    else:
+        for number, matrix in enumerate(matrices):
+            columns[number] = linear_sum_assignment(matrix, maximize=True)[1]
     return torch.from_numpy(columns).to(gain.device).reshape(gain.shape[:-1])
+
+
+def _assign_by_subsets(gain: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Best assignments of many small matrices at once, by Bellman's recursion over sets of columns S (as bits).
+
+    ``best(S) = max over c in S of best(S - c) + gain[|S| - 1, c]`` for the first ``|S|`` rows: ``m 2^(m-1)`` vector
+    operations on all matrices ``(n, m, m)`` instead of n searches.
+    """
+    n, m, _ = gain.shape
+    by_cell = np.ascontiguousarray(gain.transpose(1, 2, 0))  # (row, column, n)
+    best = np.full((2**m, n), -np.inf, dtype=gain.dtype)
+    best[0] = 0.0
+    total = np.empty(n, dtype=gain.dtype)
+    for columns in range(1, 2**m):
+        row = columns.bit_count() - 1
+        for column in range(m):
+            if columns >> column & 1:
+                np.add(best[columns ^ 1 << column], by_cell[row, column], out=total)
+                np.maximum(best[columns], total, out=best[columns])
+    chosen = np.empty((n, m), dtype=np.int64)
+    left, every = np.full(n, 2**m - 1), np.arange(n)
+    for row in reversed(range(m)):
+        for column in range(m):
+            is_free = left >> column & 1 == 1
+            reached = best[left & ~(1 << column), every] + by_cell[row, column]
+            chosen[is_free & (reached == best[left, every]), row] = column
+        left &= ~(1 << chosen[:, row])
+    return chosen
 
 
 def _all_signs(dim: int) -> Tensor:

@@ -57,6 +57,8 @@ class Group(torch.nn.Module):
         if dim < 1:
             raise ValueError(f"{type(self).__name__} acts on {dim} coordinates; it needs at least 1")
         point = torch.as_tensor(0.5 if center is None else center, dtype=torch.float64)
+        if not torch.isfinite(point).all():
+            raise ValueError(f"center={center} holds NaN or infinity; pass finite coordinates")
         if point.ndim > 1 or point.numel() not in (1, dim):
             raise ValueError(f"center has shape {tuple(point.shape)}; pass one number or {dim} numbers")
         self.dim = dim
@@ -213,10 +215,15 @@ class Group(torch.nn.Module):
         return self.recentred((center - offset) / scale)
 
     def check_points(self, X: Tensor) -> None:
+        """Raise unless ``X`` is a finite floating point tensor of shape ``(..., n, d)``."""
+        if not isinstance(X, Tensor):
+            raise TypeError(f"X is a {type(X).__name__}; pass a tensor, torch.as_tensor(X)")
         if not X.is_floating_point():
             raise TypeError(f"X has dtype {X.dtype}; convert it to floating point, X.double()")
         if X.ndim < 2 or X.shape[-1] != self.dim:
             raise ValueError(f"X has shape {tuple(X.shape)}; {type(self).__name__} needs (..., n, {self.dim})")
+        if not torch.isfinite(X).all():
+            raise ValueError("X holds NaN or infinity; remove these rows first")
 
     def __mul__(self, other: Group) -> Group:
         """The direct product, see `Product`."""

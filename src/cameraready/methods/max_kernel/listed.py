@@ -24,7 +24,8 @@ class Matrices(Group):
 
     Raises
     ------
-    ValueError : not square, not finite, without the identity, or not closed under multiplication.
+    ValueError : not square, not finite, without the identity, listed twice, singular, or not closed under
+        multiplication.
 
     Examples
     --------
@@ -37,9 +38,12 @@ class Matrices(Group):
     """
 
     def __init__(self, matrices: Sequence[Tensor] | Tensor, *, center: Centre | None = None) -> None:
-        stack = torch.stack([torch.as_tensor(matrix, dtype=torch.float64) for matrix in matrices])
-        if stack.ndim != 3 or stack.shape[1] != stack.shape[2]:
-            raise ValueError(f"matrices have shape {tuple(stack.shape[1:])}; pass square d x d matrices")
+        listed = [torch.as_tensor(matrix, dtype=torch.float64) for matrix in matrices]
+        shapes = {tuple(matrix.shape) for matrix in listed}
+        shape = next(iter(shapes), ())
+        if len(shapes) != 1 or len(shape) != 2 or shape[0] != shape[1]:
+            raise ValueError(f"matrices have shapes {sorted(shapes)}; pass square d x d matrices, all of one size")
+        stack = torch.stack(listed)
         if not torch.isfinite(stack).all():
             raise ValueError("a matrix holds NaN or infinity; pass finite entries")
         super().__init__(stack.shape[1], len(stack), center=center)
@@ -85,9 +89,9 @@ class FromOrbit(Group):
         self._callable = orbit
         X = torch.rand(5, dim, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
         images = orbit(X)
-        if images.shape != (5, order, dim):
+        if getattr(images, "shape", None) != (5, order, dim):
             raise ValueError(
-                f"orbit(X) has shape {tuple(images.shape)} for X of shape (5, {dim}); "
+                f"orbit(X) has shape {tuple(getattr(images, 'shape', ()))} for X of shape (5, {dim}); "
                 f"it must be (5, {order}, {dim}): all order={order} images of each point"
             )
         distance = (images - X.unsqueeze(1)).abs().amax((0, 2))
@@ -125,7 +129,12 @@ def _about(center: Tensor, matrix: Tensor) -> Callable[[Tensor], Tensor]:
 
 
 def _check_closed(stack: Tensor) -> None:
-    """Every product of two elements (of a random sample, for large groups) must be listed."""
+    """Every element must be invertible and listed once, every product (of a random sample, for large groups) listed."""
+    if (torch.linalg.det(stack).abs() < _TOLERANCE).any():
+        raise ValueError("a matrix is singular; a symmetry can be undone, so every matrix of a group is invertible")
+    n_distinct = len(torch.unique((stack / _TOLERANCE / 10).round(), dim=0))
+    if n_distinct < len(stack):
+        raise ValueError(f"only {n_distinct} of the {len(stack)} matrices are distinct; list every element once")
     pick = torch.Generator().manual_seed(0)
     sample = stack if len(stack) <= 64 else stack[torch.randperm(len(stack), generator=pick)[:32]]
     products = (sample[:, None] @ sample[None]).flatten(0, 1).flatten(1)

@@ -104,7 +104,7 @@ def bo_loop(
     optimum : float, optional
         Highest value of f, for the regrets.
     optimizer : {"lbfgs", "candidates"}
-        `optimize_acqf` with 8 restarts from 256 samples, or the best of 800 random and 200 local candidates (q=1;
+        `optimize_acqf` with 10 restarts from 512 samples as in the paper, or the best of 800 random and 200 local candidates (q=1;
         faster).
     hyper : {"own", "base"}
         Fit the hyper-parameters with the model's own marginal likelihood, or, as in the paper, fit the base kernel
@@ -122,7 +122,7 @@ def bo_loop(
     Raises
     ------
     ValueError : unknown options, bounds that are not increasing, a group that leaves the box, values that are not
-    finite.
+        finite or not one a design.
 
     Examples
     --------
@@ -147,6 +147,8 @@ def bo_loop(
             f"n_init={n_init}, n_iter={n_iter}, q={q}, refit_every={refit_every}; all must be at least 1 "
             "(n_iter at least 0)"
         )
+    if noise_std is not None and not 0 <= noise_std < float("inf"):
+        raise ValueError(f"noise_std={noise_std}; pass a finite standard deviation, 0 or larger, or None")
     if optimizer == "candidates" and q > 1:
         raise ValueError(f"optimizer='candidates' chooses one design at a time, q={q}; use optimizer='lbfgs'")
     if group.has_default_center:
@@ -156,7 +158,9 @@ def bo_loop(
     cube_group = group.in_coordinates(high - low, low)
 
     def evaluate(Z: Tensor) -> Tensor:
-        values = torch.as_tensor(f(low + (high - low) * Z), dtype=torch.float64).reshape(-1)
+        values = torch.as_tensor(f(low + (high - low) * Z), dtype=torch.float64).detach().reshape(-1)
+        if len(values) != len(Z):
+            raise ValueError(f"f returned {len(values)} values for {len(Z)} designs; it maps (n, d) to (n,) or (n, 1)")
         if not torch.isfinite(values).all():
             raise ValueError(f"f returned {values.tolist()}; return finite values, or clip them")
         return values
@@ -230,7 +234,7 @@ def _acquisition(
 def _by_lbfgs(acquisition: AcquisitionFunction, cube: Tensor, q: int) -> Tensor:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        candidates, _ = optimize_acqf(acquisition, cube, q=q, num_restarts=8, raw_samples=256)
+        candidates, _ = optimize_acqf(acquisition, cube, q=q, num_restarts=10, raw_samples=512)
     return candidates.detach()
 
 

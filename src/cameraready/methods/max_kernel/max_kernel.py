@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import torch
 from gpytorch.kernels import Kernel
+from linear_operator.utils.errors import NanError
 from torch import Tensor
 
 from cameraready.methods.max_kernel.enumeration import CHUNK_BYTES
@@ -120,6 +121,8 @@ class MaxKernel(Kernel):
             raise ValueError(f"variance={variance!r}; choose 'corrected' or 'nystrom'")
         if not 0 < eig_tol < 1:
             raise ValueError(f"eig_tol={eig_tol} must lie between 0 and 1; 1e-8 suits float64")
+        if not isinstance(group, Group):
+            raise TypeError(f"group={group!r} is not a Group; pass an instance such as BlockPermutations(4, 2)")
         super().__init__(batch_shape=base_kernel.batch_shape)
         self.base_kernel = base_kernel
         self.group = group
@@ -144,11 +147,16 @@ class MaxKernel(Kernel):
         old = self._landmarks
         if X is old and X._version == self._landmarks_version:
             return  # BoTorch calls eval() before every posterior: keep the eigenvectors
-        if old is not None and not (X.requires_grad or old.requires_grad) and torch.equal(X, old):
+        if (
+            old is not None
+            and (X.dtype, X.device) == (old.dtype, old.device)
+            and not (X.requires_grad or old.requires_grad)
+            and torch.equal(X, old)
+        ):
             return  # a training step on the same data: keep the distances
         self.group.check_points(X)
-        if not torch.isfinite(X).all():
-            raise ValueError("X holds NaN or infinity; remove these rows before fitting")
+        if X.shape[-2] == 0:
+            raise ValueError(f"X has shape {tuple(X.shape)}; the projection needs at least one landmark")
         if X.dtype == torch.float32 and self.eig_tol < _FLOAT32_EIG_TOL:
             warnings.warn(
                 "single precision: eigenvalues below 1e-5 of the largest are dropped; use X.double() to keep them",
@@ -175,11 +183,12 @@ class MaxKernel(Kernel):
     def forward(self, x1: Tensor, x2: Tensor, diag: bool = False, last_dim_is_batch: bool = False, **_: Any) -> Tensor:
         if last_dim_is_batch:
             raise NotImplementedError("MaxKernel acts on whole designs; last_dim_is_batch is not supported")
-        same = _is_same(x1, x2)
-        if self.training and not diag and (same or (x1.shape == x2.shape and torch.equal(x1, x2))):
+        same = is_same(x1, x2)
+        if self.training and (same or (x1.shape == x2.shape and torch.equal(x1, x2))):
             self.set_landmarks(x1)
             K = self._landmark_maximum()
-            return K if self.k_max.is_psd else psd_projection(K)
+            K = K if self.k_max.is_psd else psd_projection(K)
+            return K.diagonal(dim1=-2, dim2=-1) if diag else K
         if self.k_max.is_psd and self.variance == "corrected":
             return self._diagonal_of_maximum(x1, x2, same=same) if diag else self.k_max(x1, x2)
         first = self._featurise(x1)
@@ -199,7 +208,7 @@ class MaxKernel(Kernel):
         spectrum = self._current_spectrum(x)
         D = self._require_landmarks()
         batch_fits = len(D.shape) <= len(x.shape) and D.shape[-2:] == x.shape[-2:]
-        if batch_fits and (_is_same(x, D) or torch.equal(x, D.to(x).expand(x.shape))):
+        if batch_fits and (is_same(x, D) or torch.equal(x, D.to(x).expand(x.shape))):
             # the correction is zero on D, because diag(K_+) >= diag(K)
             return _Features(spectrum.features, x.new_zeros(x.shape[:-1]), x.new_zeros(x.shape[:-1]), True)
         cross = self.k_max(x, D.to(x))
@@ -277,6 +286,8 @@ class MaxKernel(Kernel):
             if self._distance is None:
                 self._distance = self.k_max.distance(D, D)
             K = self.k_max.of_distance(self._distance)
+        if not torch.isfinite(K).all():  # GPyTorch's own error, after which a fit retries or stops with its best
+            raise NanError("k_max of the landmarks is not finite: the inputs or the lengthscale overflow; normalise X")
         return 0.5 * (K + K.transpose(-1, -2))
 
     def _tolerance(self, D: Tensor) -> float:
@@ -316,7 +327,7 @@ class MaxKernel(Kernel):
         return twin
 
 
-def _is_same(a: Tensor, b: Tensor) -> bool:
+def is_same(a: Tensor, b: Tensor) -> bool:
     """Whether two tensors are one view of one memory with the same need for a gradient."""
     return a is b or (
         a.data_ptr() == b.data_ptr()

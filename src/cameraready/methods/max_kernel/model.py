@@ -75,9 +75,11 @@ class MaxKernelGP(SingleTaskGP):
         outcome_transform: OutcomeTransform | _DefaultType | None = DEFAULT,
         input_transform: InputTransform | None = None,
     ) -> None:
+        if not isinstance(group, Group):
+            raise TypeError(f"group={group!r} is not a Group; pass an instance such as BlockPermutations(4, 2)")
         group.check_points(train_X)
-        if not (torch.isfinite(train_X).all() and torch.isfinite(train_Y).all()):
-            raise ValueError("train_X or train_Y holds NaN or infinity; remove these rows before fitting")
+        if not torch.isfinite(train_Y).all():
+            raise ValueError("train_Y holds NaN or infinity; remove these rows before fitting")
         input_transform, kernel_group = fit_transform_to_group(input_transform, group, train_X)
         batch = train_X.shape[:-2] + (train_Y.shape[-1:] if train_Y.shape[-1] > 1 else torch.Size())
         kernel = MaxKernel(base_kernel or matern(group.dim, batch), kernel_group, variance=variance, eig_tol=eig_tol)

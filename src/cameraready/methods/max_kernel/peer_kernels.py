@@ -8,7 +8,12 @@ import torch
 from gpytorch.kernels import Kernel
 from torch import Tensor
 
+from cameraready.methods.max_kernel.enumeration import CACHE_BYTES, widest_chunk
 from cameraready.methods.max_kernel.groups import Group
+from cameraready.methods.max_kernel.max_kernel import is_same
+
+
+_BLOCK_BYTES = CACHE_BYTES // 4  # a Matern kernel holds several copies of its block: in cache it is three times as fast
 
 
 class OrbitAverageKernel(Kernel):
@@ -42,16 +47,17 @@ class OrbitAverageKernel(Kernel):
         self.normalize = normalize
 
     def forward(self, x1: Tensor, x2: Tensor, diag: bool = False, **_: Any) -> Tensor:
+        same = is_same(x1, x2)
         if diag:
-            value = self._average(x1.unsqueeze(-2), x2.unsqueeze(-2))[..., 0, 0]
-            if not self.normalize:
-                return value
-            return value / (self._variance(x1) * self._variance(x2)).sqrt()
-        value = self._average(x1, x2)
+            value = self._variance(x1) if same else self._average(x1.unsqueeze(-2), x2.unsqueeze(-2))[..., 0, 0]
+        else:
+            value = self._average(x1, x2)
         if not self.normalize:
             return value
         variance1 = self._variance(x1)
-        variance2 = variance1 if x1 is x2 else self._variance(x2)
+        variance2 = variance1 if same else self._variance(x2)
+        if diag:
+            return value / (variance1 * variance2).sqrt()
         return value / (variance1.unsqueeze(-1) * variance2.unsqueeze(-2)).sqrt()
 
     def _average(self, x1: Tensor, x2: Tensor) -> Tensor:
@@ -60,14 +66,20 @@ class OrbitAverageKernel(Kernel):
         if x1.shape[-2] < x2.shape[-2] and x1.ndim > 2:  # list the images of the fewer points
             return self._average(x2, x1).transpose(-1, -2)
         images = self.group.orbit(x2)
-        values = self.base_kernel(x1, images.flatten(-3, -2)).to_dense()
-        return values.unflatten(-1, images.shape[-3:-1]).mean(-1)
+        flat = images.flatten(-3, -2)
+        batch = torch.broadcast_shapes(x1.shape[:-2], x2.shape[:-2])
+        row_bytes = batch.numel() * flat.shape[-2] * x1.element_size()
+        blocks = [
+            self.base_kernel(rows, flat).to_dense().unflatten(-1, images.shape[-3:-1]).mean(-1)
+            for rows in x1.split(widest_chunk(row_bytes, _BLOCK_BYTES), dim=-2)
+        ]
+        return torch.cat(blocks, dim=-2)
 
     def _variance(self, x: Tensor) -> Tensor:
         if _is_repeated(x):
             return self._variance(x.flatten(0, -3)[0]).expand(x.shape[:-1])
         images = self.group.orbit(x)
-        return self.base_kernel(x.unsqueeze(-2), images).to_dense().mean(-1).squeeze(-1)
+        return self.base_kernel(x.unsqueeze(-2).expand(images.shape), images, diag=True).mean(-1)
 
 
 def _is_repeated(x: Tensor) -> bool:
@@ -100,7 +112,12 @@ class CanonicalKernel(Kernel):
         self.group = group
 
     def forward(self, x1: Tensor, x2: Tensor, diag: bool = False, **params: Any) -> Tensor:
-        first = self.group.canonical(x1)
-        second = first if x1 is x2 else self.group.canonical(x2)
+        first = self._representatives(x1)
+        second = first if is_same(x1, x2) else self._representatives(x2)
         value = self.base_kernel(first, second, diag=diag, **params)
         return value if diag else value.to_dense()
+
+    def _representatives(self, x: Tensor) -> Tensor:
+        if _is_repeated(x):
+            return self.group.canonical(x.flatten(0, -3)[0]).expand(x.shape)
+        return self.group.canonical(x)

@@ -120,8 +120,7 @@ _LJ_GROUND_2D = {2: -1.0, 3: -3.0}
 
 
 def lennard_jones(n_atoms: int, dim: int = 2, *, worst: float = 10.0) -> Problem:
-    """Negative energy of a Lennard-Jones cluster in [-1.5, 1.5]^(n dim), in well depths; energies above ``worst`` are
-    cut.
+    """Negative energy of a Lennard-Jones cluster in [-1.5, 1.5]^(n dim), in well depths; cut above ``worst``.
 
     Invariant under relabelling the atoms and under the rotations and reflections of the cube.
     """

@@ -23,8 +23,7 @@ class Product(Group):
     Raises
     ------
     ValueError : factors that act on different dimensions or about different points, that do not commute, or that are
-    both
-        infinite.
+        both infinite.
     """
 
     def __init__(self, first: Group, second: Group) -> None:
@@ -65,6 +64,10 @@ class Product(Group):
     def _sq_distance(self, Z1: Tensor, Z2: Tensor, chunk_bytes: int) -> Tensor:
         if self.order <= _FEW_ELEMENTS:
             return super()._sq_distance(Z1, Z2, chunk_bytes)
+        point_bytes = self.enumerated.order * self.dim * Z2.element_size() * math.prod(Z2.shape[:-2])
+        width = widest_chunk(point_bytes, chunk_bytes)  # whose images fit into the limit
+        if width < Z2.shape[-2]:
+            return torch.cat([self._sq_distance(Z1, part, chunk_bytes) for part in Z2.split(width, dim=-2)], dim=-1)
 
         def distances(images: Tensor) -> Tensor:  # (..., n2, k, d) -> (..., k, n1, n2)
             return self.other._sq_distance(Z1.unsqueeze(-3), images.transpose(-3, -2), chunk_bytes)

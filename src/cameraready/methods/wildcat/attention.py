@@ -23,7 +23,7 @@ from cameraready.methods.wildcat.inputs import (
     padding_mask,
     working_dtype,
 )
-from cameraready.methods.wildcat.selection import KeySet, Selection, auto_bins, select
+from cameraready.methods.wildcat.selection import KeySet, Selection, Weighing, auto_bins, select
 from cameraready.methods.wildcat.temperature import query_statistics
 from cameraready.methods.wildcat.tuning import tuned_tau
 
@@ -71,6 +71,7 @@ def wildcat_attention(
     rank: int | Literal["auto"] = 128,
     tol: float | None = None,
     bins: int | Literal["auto"] = "auto",
+    weighing: Weighing = "joint",
     tau: float | Literal["constant", "tuned"] = "constant",
     recentre_queries: bool = True,
     fallback: Literal["exact", "uniform"] | None = "exact",
@@ -79,7 +80,7 @@ def wildcat_attention(
     generator: torch.Generator | None = None,
     return_info: bool = False,
 ) -> Tensor | tuple[Tensor, WildCatInfo]:
-    """Softmax attention in near-linear time: ``O(n_q r (E + d_v) + n r^2 / bins^2)``.
+    """Softmax attention in near-linear time: ``O((n_q + n) r (E + d_v) + n r^2 / bins^2)``.
 
     Keys are recentred, ``rank`` of them are chosen by randomly pivoted Cholesky and weighed so that their features
     reproduce those of all keys as well as possible; queries attend to these alone.
@@ -107,7 +108,10 @@ def wildcat_attention(
         Wanted residual (see :class:`WildCatInfo`): a head stops early when it is reached; one that ends above it is
         answered by ``fallback``.
     bins : int or "auto"
-        Contiguous parts of the keys selected separately; "auto" gives about 64 pivots to each.
+        Contiguous parts of the keys in which pivots are chosen separately; "auto" gives about 64 to each.
+    weighing : {"joint", "bins"}
+        With several bins: "joint" lets the pivots of all bins stand for every key, which costs one more pass over the
+        keys and is often several times more accurate; "bins" weighs each bin for itself, as the paper does.
     tau : {"constant", "tuned"} or float
         Temperature split. "tuned" searches it for each head at the cost of a few small compressions.
     recentre_queries : bool, default True
@@ -150,7 +154,7 @@ def wildcat_attention(
     """
     began = time.perf_counter()
     check_attention(query, key, value, enable_gqa)
-    _check_options(dropout_p, attn_mask, is_causal, rank, tol, bins, tau, fallback, chunk, block)
+    _check_options(dropout_p, attn_mask, is_causal, rank, tol, bins, weighing, tau, fallback, chunk, block)
     scale = default_scale(query.shape[-1], scale)
     lead, n = key.shape[:-2], key.shape[-2]
     dtype = working_dtype(query.dtype)
@@ -165,13 +169,13 @@ def wildcat_attention(
         outcome = exact_outcome(queries, source, values, scale=scale, is_causal=is_causal, groups=groups)
     elif is_causal:
         outcome = causal_attention(
-            queries, source, values, groups=groups, rank=rank, scale=scale, chunk=chunk, bins=bins, tau=tau,
-            recentre_queries=recentre_queries, block=block, generator=generator,
+            queries, source, values, groups=groups, rank=rank, scale=scale, chunk=chunk, bins=bins, weighing=weighing,
+            tau=tau, recentre_queries=recentre_queries, block=block, generator=generator,
         )  # fmt: skip
     else:
         outcome = _bidirectional(
-            queries, source, values, rank=rank, scale=scale, tol=tol, bins=bins, tau=tau, fallback=fallback,
-            block=block, recentre_queries=recentre_queries, generator=generator, want_bound=return_info,
+            queries, source, values, rank=rank, scale=scale, tol=tol, bins=bins, weighing=weighing, tau=tau,
+            fallback=fallback, block=block, recentre_queries=recentre_queries, generator=generator, want_bound=return_info,
         )  # fmt: skip
     output = outcome.output.reshape(*query.shape[:-1], value.shape[-1]).to(query.dtype)
     if not return_info:
@@ -196,6 +200,7 @@ def _bidirectional(
     scale: float,
     tol: float | None,
     bins: int | Literal["auto"],
+    weighing: Weighing,
     tau: float | str,
     fallback: str | None,
     block: int,
@@ -215,7 +220,7 @@ def _bidirectional(
             )  # fmt: skip
         return select(
             source, values, rank=rank, scale=scale, bins=auto_bins(n, rank) if bins == "auto" else bins,
-            query_norm=query_norm, query_shift=shift, tau=temperature, tol=tol, block=block, generator=generator,
+            weighing=weighing, query_norm=query_norm, query_shift=shift, tau=temperature, tol=tol, block=block, generator=generator,
         )  # fmt: skip
 
     if rank == "auto":
@@ -287,6 +292,7 @@ def _check_options(
     rank: int | str,
     tol: float | None,
     bins: int | str,
+    weighing: str,
     tau: float | str,
     fallback: str | None,
     chunk: int,
@@ -308,6 +314,8 @@ def _check_options(
         )
     if bins != "auto" and (not isinstance(bins, int) or bins < 1):
         raise ValueError(f'bins={bins!r}; pass a positive integer or "auto"')
+    if weighing not in ("joint", "bins"):
+        raise ValueError(f'weighing={weighing!r}; pass "joint" or "bins"')
     if isinstance(tau, str):
         if tau not in ("constant", "tuned"):
             raise ValueError(f'tau={tau!r}; pass "constant", "tuned" or a positive number')

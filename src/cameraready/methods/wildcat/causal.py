@@ -8,7 +8,7 @@ from torch import Tensor
 from cameraready.methods.wildcat.attend import Partial, normalise, ones_for, partial_attention
 from cameraready.methods.wildcat.coreset import value_range
 from cameraready.methods.wildcat.exact import Outcome, replace_rows
-from cameraready.methods.wildcat.selection import KeySet, auto_bins, select
+from cameraready.methods.wildcat.selection import KeySet, Weighing, auto_bins, select
 from cameraready.methods.wildcat.temperature import query_statistics
 
 
@@ -22,6 +22,7 @@ def causal_attention(
     scale: float,
     chunk: int,
     bins: int | str,
+    weighing: Weighing,
     tau: float | str,
     recentre_queries: bool,
     block: int,
@@ -74,7 +75,7 @@ def causal_attention(
         outputs.append(output.reshape(m, groups, end - start, -1))
         if end < length:
             prefix, spent = prefix.absorb(
-                here, own, rank=rank, scale=scale, bins=bins, tau=tau, query_norm=query_norm,
+                here, own, rank=rank, scale=scale, bins=bins, weighing=weighing, tau=tau, query_norm=query_norm,
                 query_shift=shift, block=block, generator=generator,
             )  # fmt: skip
             residual = torch.maximum(residual, spent)
@@ -102,6 +103,7 @@ class _Prefix:
         rank: int,
         scale: float,
         bins: int | str,
+        weighing: Weighing,
         tau: float | str,
         query_norm: Tensor,
         query_shift: Tensor | None,
@@ -121,7 +123,7 @@ class _Prefix:
         n = keys.shape[1]
         chosen = select(
             KeySet(keys, bias, valid, weights.squeeze(-1)), values, rank=rank, scale=scale,
-            bins=auto_bins(n, rank) if bins == "auto" else bins, query_norm=query_norm,
+            bins=auto_bins(n, rank) if bins == "auto" else bins, weighing=weighing, query_norm=query_norm,
             query_shift=query_shift, tau=None if tau == "constant" else float(tau), block=block, generator=generator,
         )  # fmt: skip
         kept = torch.gather(keys, 1, chosen.index.unsqueeze(-1).expand(-1, -1, keys.shape[-1]))

@@ -18,7 +18,7 @@ from cameraready.methods.wildcat.inputs import (
     group_queries,
     working_dtype,
 )
-from cameraready.methods.wildcat.selection import KeySet, select
+from cameraready.methods.wildcat.selection import KeySet, Weighing, select
 
 
 @dataclass(frozen=True)
@@ -113,6 +113,7 @@ def compress_kv(
     query_norm: Tensor | float | None = None,
     query_mean: Tensor | None = None,
     bins: int = 1,
+    weighing: Weighing = "joint",
     weights: Tensor | None = None,
     key_bias: Tensor | None = None,
     key_mask: Tensor | None = None,
@@ -124,7 +125,7 @@ def compress_kv(
     """Compress keys and values of every head to at most ``rank`` weighted keys.
 
     Randomly pivoted Cholesky chooses keys ``S``; Nystrom weights ``W = H_SS^-1 H_S`` make them stand for all keys, and
-    only ``W V`` and ``W 1`` are kept. Cost ``O(r^2 n / b + r n (E + d_v) / b)`` for ``b`` bins.
+    only ``W V`` and ``W 1`` are kept. Cost ``O(r^2 n / b^2 + r n (E + d_v))`` for ``b`` bins.
 
     Parameters
     ----------
@@ -139,7 +140,9 @@ def compress_kv(
     query_mean : Tensor (..., E), optional
         Mean of these queries: keys that a typical query attends to are then preferred.
     bins : int, default 1
-        Contiguous parts compressed separately with ``rank / bins`` keys each: faster, a little less accurate.
+        Contiguous parts in which ``rank / bins`` keys each are chosen: faster, a little less accurate.
+    weighing : {"joint", "bins"}
+        With several bins: whether a kept key stands for all keys or, cheaper and less accurate, for those of its bin.
     weights : Tensor (..., n), optional
         Weights of the keys, when they are themselves a coreset with ``value = W V`` (recompression).
     key_bias : Tensor (..., n), optional
@@ -198,8 +201,8 @@ def compress_kv(
     if query_mean is not None:
         query_mean = query_mean.to(dtype).expand(*lead, key.shape[-1]).reshape(-1, key.shape[-1])
     chosen = select(
-        source, values, rank=rank, scale=scale, bins=bins, query_norm=query_norm, query_shift=query_mean,
-        tau=None if tau == "constant" else float(tau), tol=tol, block=block, generator=generator,
+        source, values, rank=rank, scale=scale, bins=bins, weighing=weighing, query_norm=query_norm,
+        query_shift=query_mean, tau=None if tau == "constant" else float(tau), tol=tol, block=block, generator=generator,
     )  # fmt: skip
     kept = torch.gather(keys, 1, chosen.index.unsqueeze(-1).expand(-1, -1, keys.shape[-1]))
     low, high = value_range(values, mask)

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from cameraready.methods.wildcat.attention import wildcat_attention
 from cameraready.methods.wildcat.inputs import check_rank
+from cameraready.methods.wildcat.selection import Weighing
 
 
 class WildCatAttention(nn.Module):
@@ -16,7 +17,7 @@ class WildCatAttention(nn.Module):
 
     Parameters
     ----------
-    rank, tol, bins, tau, recentre_queries, fallback, scale, is_causal
+    rank, tol, bins, weighing, tau, recentre_queries, fallback, scale, is_causal
         As for :func:`~cameraready.methods.wildcat.attention.wildcat_attention`.
     seed : int, optional
         Draw the same pivots at every call (for the same shapes); default: torch's global generator.
@@ -35,6 +36,7 @@ class WildCatAttention(nn.Module):
         *,
         tol: float | None = None,
         bins: int | Literal["auto"] = "auto",
+        weighing: Weighing = "joint",
         tau: float | Literal["constant", "tuned"] = "constant",
         recentre_queries: bool = True,
         fallback: Literal["exact", "uniform"] | None = "exact",
@@ -46,7 +48,7 @@ class WildCatAttention(nn.Module):
         if rank != "auto":
             check_rank(rank)
         self.rank, self.tol, self.bins, self.tau, self.fallback = rank, tol, bins, tau, fallback
-        self.recentre_queries = recentre_queries
+        self.weighing, self.recentre_queries = weighing, recentre_queries
         self.scale, self.is_causal, self.seed = scale, is_causal, seed
 
     def forward(
@@ -58,8 +60,8 @@ class WildCatAttention(nn.Module):
             generator = torch.Generator(query.device).manual_seed(self.seed)
         return wildcat_attention(
             query, key, value, attn_mask, is_causal=self.is_causal, scale=self.scale, enable_gqa=enable_gqa,
-            rank=self.rank, tol=self.tol, bins=self.bins, tau=self.tau, recentre_queries=self.recentre_queries,
-            fallback=self.fallback, generator=generator,
+            rank=self.rank, tol=self.tol, bins=self.bins, weighing=self.weighing, tau=self.tau,
+            recentre_queries=self.recentre_queries, fallback=self.fallback, generator=generator,
         )  # fmt: skip
 
     def extra_repr(self) -> str:

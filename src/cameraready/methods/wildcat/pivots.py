@@ -28,15 +28,16 @@ class PivotedCholesky:
         Chosen indices in order. Slots from ``rank`` on are padding.
     used : Tensor (m, r), bool
         Whether the slot holds a real pivot.
-    factor : Tensor (m, r, n)
-        Rows ``f_i`` with ``sum_i f_i f_i^T`` the Nystrom approximation of ``G``; zero rows for unused slots.
+    factor : Tensor (m, r, n) or None
+        Rows ``f_i`` with ``sum_i f_i f_i^T`` the Nystrom approximation of ``G``; zero rows for unused slots. None where
+        pivots of several bins were pooled.
     residual : Tensor (m, n)
         ``d_l = G_ll - sum_i f_il^2``, the part of key ``l``'s unit feature that the pivots do not explain.
     """
 
     pivots: Tensor
     used: Tensor
-    factor: Tensor
+    factor: Tensor | None
     residual: Tensor
 
     @property
