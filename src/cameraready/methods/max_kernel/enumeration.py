@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 CHUNK_BYTES = 2**28
-CACHE_BYTES = 2**22  # a block of scores that stays in cache is searched about twice as fast
+CACHE_BYTES = 2**21  # a block of scores that stays in cache is searched about twice as fast
 Orbit = Callable[[Tensor], Tensor]
 
 
@@ -36,36 +36,34 @@ def sq_distance_by_enumeration(Z1: Tensor, Z2: Tensor, orbit: Orbit, order: int,
             f"chunk_bytes={chunk_bytes}; use a closed form (Permutations, SignedPermutations, BlockPermutations, "
             "CyclicShifts, Rotations or a product of them), or raise chunk_bytes"
         )
+    if Z2.ndim == 2 and Z1.ndim > 2:  # one list of images for all batches: a single tall product
+        flat = sq_distance_by_enumeration(Z1.flatten(0, -2), Z2, orbit, order, chunk_bytes=chunk_bytes)
+        return flat.unflatten(0, Z1.shape[:-1])
+    batch = torch.broadcast_shapes(Z1.shape[:-2], Z2.shape[:-2])
     columns = []
     for block in Z2.split(widest_chunk(point_bytes, chunk_bytes), dim=-2):
         images = orbit(block)
-        winner = nearest_image(Z1, images, chunk_bytes)
-        columns.append((Z1.unsqueeze(-2) - gather_images(images, winner)).square().sum(-1))
+        row_bytes = batch.numel() * block.shape[-2] * order * Z1.element_size()
+        rows = Z1.split(widest_chunk(row_bytes, min(chunk_bytes, CACHE_BYTES)), dim=-2)
+        columns.append(torch.cat([_sq_distance_to_nearest(part, images) for part in rows], dim=-2))
     return columns[0] if len(columns) == 1 else torch.cat(columns, dim=-1)
 
 
+def _sq_distance_to_nearest(Z1: Tensor, images: Tensor) -> Tensor:
+    winner = nearest_image(Z1, images)
+    return (Z1.unsqueeze(-2) - gather_images(images, winner)).square().sum(-1)
+
+
 @torch.no_grad()
-def nearest_image(Z1: Tensor, images: Tensor, chunk_bytes: int) -> Tensor:
+def nearest_image(Z1: Tensor, images: Tensor) -> Tensor:
     """Index of the image of each point 2 that is nearest to each point 1: ``(..., n1, n2)``.
 
     ``images`` has shape ``(..., n2, order, d)``.
     """
-    n2, order, _ = images.shape[-3:]
     flat = images.flatten(-3, -2)
     half_square = 0.5 * flat.square().sum(-1).unsqueeze(-2)
-    batch = torch.broadcast_shapes(Z1.shape[:-2], images.shape[:-3])
-    if images.ndim == 3:  # one list of images for all batches: a single tall product
-        Z1, rows_shape = Z1.flatten(0, -2), (*Z1.shape[:-1], n2)
-        row_bytes = n2 * order * Z1.element_size()
-    else:
-        rows_shape = (*batch, Z1.shape[-2], n2)
-        row_bytes = math.prod(batch) * n2 * order * Z1.element_size()
-    width = widest_chunk(row_bytes, min(chunk_bytes, CACHE_BYTES))
-    parts = [
-        torch.matmul(rows, flat.transpose(-1, -2)).sub_(half_square).unflatten(-1, (n2, order)).argmax(-1)
-        for rows in Z1.split(width, dim=-2)
-    ]
-    return torch.cat(parts, dim=-2).reshape(rows_shape)
+    score = torch.matmul(Z1, flat.transpose(-1, -2)).sub_(half_square)
+    return score.unflatten(-1, images.shape[-3:-1]).argmax(-1)
 
 
 def gather_images(images: Tensor, index: Tensor) -> Tensor:

@@ -104,8 +104,8 @@ def bo_loop(
     optimum : float, optional
         Highest value of f, for the regrets.
     optimizer : {"lbfgs", "candidates"}
-        `optimize_acqf` with 10 restarts from 512 samples as in the paper, or the best of 800 random and 200 local candidates (q=1;
-        faster).
+        `optimize_acqf` with 10 restarts from 512 samples as in the paper, or the best of 800 random and 200 local
+        candidates (q=1; faster).
     hyper : {"own", "base"}
         Fit the hyper-parameters with the model's own marginal likelihood, or, as in the paper, fit the base kernel
         (Adam, 50 steps, rate 0.1) and copy them.

@@ -12,8 +12,7 @@ from cameraready.methods.max_kernel.enumeration import CACHE_BYTES, widest_chunk
 from cameraready.methods.max_kernel.groups import Group
 from cameraready.methods.max_kernel.max_kernel import is_same
 
-
-_BLOCK_BYTES = CACHE_BYTES // 4  # a Matern kernel holds several copies of its block: in cache it is three times as fast
+_BLOCK_BYTES = CACHE_BYTES // 2  # a Matern kernel holds several copies of its block: in cache it is twice as fast
 
 
 class OrbitAverageKernel(Kernel):
