@@ -54,6 +54,11 @@ class MetricRule:
             text += f", at {wording.condition(self.where)}"
         return f"{text}, for each {self.each}" if self.each else text
 
+    @property
+    def _name(self) -> str:
+        """The metric in words."""
+        return self.metric.replace("_", " ")
+
     def _estimate(self, rows: pd.DataFrame) -> Estimate:
         raise NotImplementedError
 
@@ -77,7 +82,7 @@ class MetricRule:
         bounds = self.threshold.bounds
         at = f"At {wording.condition(chosen)}: " if chosen else ""
         if found.n == 0:
-            sentence = f"{at}No seed has all measurements of {self.metric}; the claim needs {self._goal()}."
+            sentence = f"{at}No seed has all measurements of {self._name}; the claim needs {self._goal()}."
         else:
             measured = [wording.seeds(found.n), *filter(None, [found.note])]
             if found.low == found.high:
@@ -115,10 +120,10 @@ class Ratio(MetricRule):
         return effects.ratio(rows, self.metric, self.method, self.to)
 
     def _statement(self) -> str:
-        return f"{self.metric} of {self.method} {self._need()} times that of {self.to}"
+        return f"{self._name} of {self.method} {self._need()} times that of {self.to}"
 
     def _outcome(self, effect: str) -> str:
-        return f"{self.method} {wording.verb(self.metric)} {effect} times the {self.metric} of {self.to}"
+        return f"{self.method} {wording.verb(self.metric)} {effect} times the {self._name} of {self.to}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,10 +137,10 @@ class Difference(MetricRule):
         return effects.difference(rows, self.metric, self.method, self.to)
 
     def _statement(self) -> str:
-        return f"{self.metric} of {self.method} minus that of {self.to}: {self._need()}"
+        return f"{self._name} of {self.method} minus that of {self.to}: {self._need()}"
 
     def _outcome(self, effect: str) -> str:
-        return f"The {self.metric} of {self.method} minus that of {self.to} was {effect}"
+        return f"The {self._name} of {self.method} minus that of {self.to} was {effect}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,10 +153,10 @@ class Value(MetricRule):
         return effects.value(rows, self.metric, self.method)
 
     def _statement(self) -> str:
-        return f"{self.metric} of {self.method} {self._need()}"
+        return f"{self._name} of {self.method} {self._need()}"
 
     def _outcome(self, effect: str) -> str:
-        return f"The mean {self.metric} of {self.method} was {effect}"
+        return f"The mean {self._name} of {self.method} was {effect}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,11 +175,11 @@ class Slope(MetricRule):
 
     def _outcome(self, effect: str) -> str:
         if self.log == "xy":
-            return f"The {self.metric} of {self.method} scaled as {self.x} to the power {effect}"
+            return f"The {self._name} of {self.method} scaled as {self.x} to the power {effect}"
         return f"The slope of {self._lines()} of {self.method} was {effect}"
 
     def _lines(self) -> str:
-        y = f"log {self.metric}" if "y" in self.log else self.metric
+        y = f"log {self._name}" if "y" in self.log else self._name
         return f"{y} over {f'log {self.x}' if 'x' in self.log else self.x}"
 
 
@@ -189,10 +194,10 @@ class Trend(MetricRule):
         return effects.trend(rows, self.metric, self.method, self.over)
 
     def _statement(self) -> str:
-        return f"{self.metric} of {self.method} {self._direction()} with {self.over}"
+        return f"{self._name} of {self.method} {self._direction()} with {self.over}"
 
     def _outcome(self, effect: str) -> str:
-        return f"The mean rank correlation of {self.metric} of {self.method} with {self.over} was {effect}"
+        return f"The mean rank correlation of {self._name} of {self.method} with {self.over} was {effect}"
 
     def _goal(self) -> str:
         return f"an interval {'above' if self.threshold.at_most is None else 'below'} 0"
@@ -218,4 +223,4 @@ class Rank(MetricRule):
         return f"{self.method} had mean rank {effect} by {self._order()}"
 
     def _order(self) -> str:
-        return f"{self.metric} ({'lowest' if self.best == 'min' else 'highest'} first)"
+        return f"{self._name} ({'lowest' if self.best == 'min' else 'highest'} first)"

@@ -77,9 +77,7 @@ class Store:
         buffer = io.BytesIO()
         # A few rows are read back in half the time when nothing is packed.
         compression = "zstd" if table.nbytes > WORTH_PACKING else "none"
-        _parquet().write_table(
-            table, buffer, compression=compression, use_dictionary=False, write_statistics=False
-        )
+        _parquet().write_table(table, buffer, compression=compression, use_dictionary=False, write_statistics=False)
         self._put(self.path(record.spec), buffer.getvalue())
 
     def read(self, specs: Iterable[TrialSpec]) -> tuple[dict[str, TrialRecord], list[str]]:
@@ -199,8 +197,7 @@ def _to_table(record: TrialRecord) -> pa.Table:
     import pyarrow as pa
 
     cell = {
-        name: value if _is_plain(value) else json.dumps(value, default=repr)
-        for name, value in record.spec.cell.items()
+        name: value if _is_plain(value) else json.dumps(value, default=repr) for name, value in record.spec.cell.items()
     }
     shared = {
         "_fingerprint": record.spec.fingerprint,

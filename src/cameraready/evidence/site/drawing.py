@@ -18,7 +18,7 @@ from cameraready.evidence.site.axis import round_values
 from cameraready.evidence.site.forest import Panel, panels
 from cameraready.evidence.site.palette import LIGHT, SHAPES, Theme
 from cameraready.evidence.site.summary import Summary, domain, summarise
-from cameraready.evidence.site.wording import interval, needed, value
+from cameraready.evidence.site.wording import interval, needed, value, words
 
 Levels = Mapping[str, Sequence[Any]]
 WIDTH = 640
@@ -92,8 +92,8 @@ def forest_spec(finding: Finding, *, theme: Theme = LIGHT) -> dict[str, Any]:
 
 def title_of(chart: Chart) -> str:
     """What a chart shows, where its author gave no title."""
-    y = chart.y[:1].upper() + chart.y[1:]
-    return f"{y} {'by' if chart.mark == 'bar' else 'against'} {chart.x}"
+    y = words(chart.y)
+    return f"{y[:1].upper()}{y[1:]} {'by' if chart.mark == 'bar' else 'against'} {words(chart.x)}"
 
 
 def png(spec: Mapping[str, Any], *, scale: float = 2.0) -> bytes:
@@ -142,7 +142,7 @@ def _bar(chart: Chart, summary: Summary, series: Series, levels: Levels, theme: 
     names = list(domain(chart.x, list(frame["x"].unique()), levels))
     lying = max(map(len, names)) > LONG_LABEL or len(names) > FEW_TICKS
     category, measure = ("y", "x") if lying else ("x", "y")
-    title = None if chart.x == chart.color else chart.x
+    title = None if chart.x == chart.color else words(chart.x)
     axis = alt.Axis(title=title, labelAngle=0, grid=False, ticks=False, labelLimit=WIDTH // 3)
     place = {"y": alt.Y, "x": alt.X}[category](
         "x:N", sort=names, axis=axis, scale=alt.Scale(paddingInner=0.35, paddingOuter=0.2)
@@ -183,7 +183,7 @@ def _horizontal(chart: Chart, summary: Summary, levels: Levels) -> alt.X:
     values = summary.frame["x"]
     if not summary.numeric_x:
         names = list(domain(chart.x, list(values.unique()), levels))
-        return alt.X("x:O", sort=names, axis=alt.Axis(title=chart.x, labelAngle=0, labelOverlap=True))
+        return alt.X("x:O", sort=names, axis=alt.Axis(title=words(chart.x), labelAngle=0, labelOverlap=True))
     distinct = [float(value) for value in sorted(values.unique())]
     axis = _axis(chart.x, values, log="x" in chart.log)
     axis.grid = False
@@ -208,7 +208,7 @@ def _axis(title: str, values: pd.Series[float], *, log: bool) -> alt.Axis:
     """Few ticks, as plain numbers, or with letters (k, M, m, µ) where plain numbers would be long."""
     sizes = values.abs()
     long = float(sizes.max()) >= 1e5 or 0 < float(sizes.max()) < 1e-3
-    axis = alt.Axis(title=title, format="~s" if long else ",~f", tickCount=5, labelOverlap="greedy")
+    axis = alt.Axis(title=words(title), format="~s" if long else ",~f", tickCount=5, labelOverlap="greedy")
     if log:
         axis.values = list(round_values(float(values.min()) * 0.9, float(values.max()) * 1.1, log=True))
     return axis

@@ -1,0 +1,127 @@
+"""What is refused, and with which words."""
+
+import numpy as np
+import pytest
+from torch import nn
+
+from cameraready.methods.relu_landscape import (
+    AuditTorch,
+    Landscape,
+    NotCovered,
+    Pattern,
+    as_benchmark_problem,
+    basins,
+    drift_spectrum,
+    plot_disconnectivity,
+    read_pattern,
+    sgd_ode,
+    simulate_sgd,
+    solve_orbits,
+    split_neuron,
+)
+from cameraready.methods.relu_landscape.order_parameters import check_feasible
+
+
+def test_impossible_landscapes_are_refused():
+    with pytest.raises(ValueError, match="K=0"):
+        Landscape(3, K=0)
+    with pytest.raises(ValueError, match="teacher=0"):
+        Landscape(0, K=2)
+    with pytest.raises(ValueError, match=r"teacher rows \[1\] are zero"):
+        Landscape([[1.0, 0.0], [0.0, 0.0]], K=2)
+    with pytest.raises(ValueError, match="1 values that are not finite"):
+        Landscape([[1.0, np.nan]], K=2)
+    with pytest.raises(ValueError, match="not positive semidefinite"):
+        Landscape.from_gram([[1.0, 2.0], [2.0, 1.0]], K=2)
+    with pytest.raises(ValueError, match="not symmetric"):
+        Landscape.from_gram([[1.0, 0.5], [0.0, 1.0]], K=2)
+
+
+def test_weights_of_another_shape_are_refused():
+    with pytest.raises(ValueError, match=r"W has shape \(3, 4\).*K=2"):
+        Landscape(3, K=2).loss(np.zeros((3, 4)))
+    with pytest.raises(ValueError, match="d=5"):
+        Landscape(np.ones((1, 5)), K=2).grad(np.zeros((2, 6)))
+    with pytest.raises(ValueError, match="n_starts=0"):
+        Landscape(2, K=2).find_minima(0)
+    with pytest.raises(ValueError, match="init='uniform'"):
+        Landscape(2, K=2).find_minima(1, init="uniform")
+
+
+def test_only_critical_points_are_certified():
+    with pytest.raises(ValueError, match="not a critical point"):
+        Landscape(2, K=2).certify([[1.0, 0.2], [0.0, 1.0]])
+    with pytest.raises(ValueError, match="leaves the teachers' span"):
+        Landscape(2, K=2).certify([[1.0, 0.0, 0.3], [0.0, 1.0, 0.0]])
+
+
+def test_infeasible_order_parameters_are_projected_with_a_warning():
+    with pytest.warns(UserWarning, match="infeasible"):
+        stats = check_feasible(np.eye(1) * 0.5, np.ones((1, 1)), np.eye(1))
+    assert stats.Q[0, 0] == pytest.approx(1.0)  # |w|^2 is at least the square of its overlap
+    with pytest.raises(ValueError, match="do not fit"):
+        check_feasible(np.eye(2), np.ones((1, 1)), np.eye(1))
+
+
+def test_outside_the_regime_the_answer_is_not_covered():
+    stats = Landscape(3, K=3).random_stats(seed=0)
+    with pytest.raises(NotCovered, match="diverge"):
+        sgd_ode(*stats, eta=50.0, t_max=100)
+    with pytest.raises(NotCovered, match="parallel"):
+        drift_spectrum(np.eye(2), np.eye(2), np.eye(2))
+    with pytest.raises(NotCovered, match="orthogonal teachers of one norm"):
+        Landscape(np.diag([1.0, 2.0]), K=2).from_orbits(Pattern.defects(2, 1))
+    with pytest.raises(NotCovered, match="K = M"):
+        read_pattern(Landscape(3, K=2).random_stats(seed=0))
+    turning = 0.1 * np.array([[8.0, 1.0, 2.0], [2.0, 8.0, 1.0], [1.0, 2.0, 8.0]])  # equal profiles, no full symmetry
+    with pytest.raises(NotCovered, match="no such symmetry"):
+        read_pattern(Landscape(3, K=3).stats(turning))
+
+
+def test_settings_out_of_range_are_refused():
+    stats = Landscape(2, K=2).random_stats(seed=0)
+    with pytest.raises(ValueError, match="eta=0"):
+        sgd_ode(*stats, eta=0, t_max=1)
+    with pytest.raises(ValueError, match="of one d"):
+        simulate_sgd(np.eye(2), np.eye(3), lr=0.1, steps=1, seed=0)
+    with pytest.raises(ValueError, match="share=1"):
+        split_neuron(np.eye(2), 0, share=1)
+    with pytest.raises(ValueError, match="k=2"):
+        split_neuron(np.eye(2), 2)
+    with pytest.raises(ValueError, match="optimiser='rmsprop'"):
+        basins(2, [2], optimiser="rmsprop")
+    with pytest.raises(ValueError, match="d=2 is smaller"):
+        as_benchmark_problem(3, 3, d=2)
+    with pytest.raises(ValueError, match="n_defects=4"):
+        Pattern.defects(4, 4)
+    with pytest.raises(ValueError, match="the pattern has"):
+        Landscape(4, K=4).from_orbits(Pattern.defects(5, 1))
+    with pytest.raises(ValueError, match="5 values"):
+        solve_orbits(Pattern.defects(8, 1), start=[1.0])
+    with pytest.raises(ValueError, match="1 minima"):
+        plot_disconnectivity(Landscape(2, K=2), Landscape(2, K=2).find_minima(2))
+
+
+def network(width, *, d=5, bias=False, last=None):
+    return nn.Sequential(nn.Linear(d, width, bias=bias), nn.ReLU(), last or nn.Linear(width, 1, bias=False))
+
+
+def test_networks_outside_the_theory_are_refused():
+    good = network(3)
+    good[2].weight.data.abs_()
+    with pytest.raises(ValueError, match="bias in its first layer"):
+        AuditTorch(network(3, bias=True), good)
+    negative = network(3)
+    negative[2].weight.data.fill_(-1)
+    with pytest.raises(ValueError, match="3 negative output weights"):
+        AuditTorch(good, negative)
+    with pytest.raises(ValueError, match="2 outputs"):
+        AuditTorch(network(3, last=nn.Linear(3, 2, bias=False)), good)
+    with pytest.raises(ValueError, match="not a weighted sum"):
+        AuditTorch(network(3, last=nn.Softmax(dim=-1)), good)
+    with pytest.raises(ValueError, match="Tanh"):
+        AuditTorch(nn.Sequential(nn.Linear(5, 3, bias=False), nn.Tanh(), nn.Linear(3, 1, bias=False)), good)
+    other = network(3, d=4)
+    other[2].weight.data.abs_()
+    with pytest.raises(ValueError, match="d=5"):
+        AuditTorch(good, other)
