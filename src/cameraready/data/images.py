@@ -67,8 +67,10 @@ def photo_patches(*, size: int = 8, stride: int = 2) -> NDArray[np.float32]:
 )
 def grey_patches(*, size: int = 7, stride: int = 5) -> NDArray[np.float32]:
     """Square grey patches (mean of the colours) of the two sample photographs, one a row; see "photo-patches"."""
+    import numpy as np
+
     patches = photo_patches(size=size, stride=stride)
-    return patches.reshape(len(patches), size * size, 3).mean(-1)
+    return np.asarray(patches.reshape(len(patches), size * size, 3).mean(-1), dtype=np.float32)
 
 
 @dataset(

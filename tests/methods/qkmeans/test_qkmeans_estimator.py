@@ -49,6 +49,14 @@ def test_weights_reach_the_seeding(digits):
     assert len(np.unique(model.predict(digits[:60]))) >= 45
 
 
+@pytest.mark.parametrize(("settings", "fit"), [({"rho": 3}, {}), ({}, {"sample_weight": -np.ones(1797)})])
+def test_bad_settings_are_refused_before_the_data_are_centred_in_place(digits, settings, fit):
+    X = digits.copy()
+    with pytest.raises(ValueError):
+        QKMeans(5, copy_x=False, **settings).fit(X, **fit)
+    np.testing.assert_array_equal(X, digits)
+
+
 def test_init_callable_works_in_k_means_and_mini_batch(digits):
     for model in (KMeans(30, init=QKMeansInit(), n_init=1), MiniBatchKMeans(30, init=QKMeansInit(rho=0.2), n_init=1)):
         assert model.set_params(random_state=0).fit(digits).inertia_ < 1.3e6

@@ -11,7 +11,8 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics import pairwise_distances_argmin_min
 
 from cameraready.methods.qkmeans import qkmeans_plusplus
-from cameraready.methods.qkmeans.envelope import best_refresh_size
+from cameraready.methods.qkmeans.envelope import Envelope, best_refresh_size
+from cameraready.methods.qkmeans.greedy import ReferenceSample
 from cameraready.methods.qkmeans.points import Centers, Points, Threads
 
 ENGINES = [
@@ -170,6 +171,55 @@ def test_capped_distances_choose_outliers_less_often():
     assert (capped >= 1000).sum() < (full >= 1000).sum()
 
 
+def test_the_reference_sample_estimates_the_potential_without_bias():
+    # The mean of 60 estimates, within 4 of their standard errors (false alarms: 1 in 10,000).
+    X, weights = curved(20_000, dim=2, ambient=4), np.tile([0.0, 1.0, 3.0], 7000)[:20_000]
+    rng = np.random.default_rng(0)
+    with Threads(1) as threads:
+        points = Points(X, threads)
+        centers = Centers(1, points)
+        centers.append(points.rows(np.array([1])), np.array([1]))
+        envelope = Envelope(points.distances_to(centers.rows[0]), weights, None)
+        samples = [ReferenceSample(points, envelope, centers, 100, rng) for _ in range(60)]
+    target = X[7]
+    estimates = [s.importance @ ((s.rows + points.shift - target) ** 2).sum(1) for s in samples]
+    error = np.std(estimates) / np.sqrt(len(estimates))
+    assert abs(np.mean(estimates) - weights @ ((X - target) ** 2).sum(1)) < 4 * error
+
+
+def test_greedy_candidates_are_compared_by_capped_distances():
+    rng = np.random.default_rng(0)
+    X = np.vstack([rng.normal(size=(3000, 8)), 100 * rng.normal(size=(20, 8))])
+    chosen = [qkmeans_plusplus(X, 30, greedy=True, outlier_quantile=0.9, random_state=s)[1] for s in range(5)]
+    assert np.mean([(indices >= 3000).sum() for indices in chosen]) < 1
+
+
+@pytest.mark.parametrize("options", ENGINES)
+def test_a_cap_survives_data_of_mostly_one_row(options):
+    X = np.vstack([np.zeros((1000, 12)), curved(40)])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        centers, _ = qkmeans_plusplus(X, 20, outlier_quantile=0.9, random_state=0, **options)
+    assert len(np.unique(centers, axis=0)) == 20
+
+
+@pytest.mark.parametrize("options", ENGINES)
+@pytest.mark.parametrize(("dtype", "scale"), [(np.float32, 1e25), (np.float64, 1e200)])
+def test_distances_beyond_the_precision_are_refused_before_they_loop_forever(options, dtype, scale):
+    with pytest.raises(ValueError, match=f"which {np.dtype(dtype)} cannot compute with; scale X down"):
+        qkmeans_plusplus(scale * curved(500, dtype=dtype), 20, random_state=0, **options)
+
+
+def test_a_row_on_which_the_hash_index_is_silent_is_compared_with_all_centers(monkeypatch):
+    # An index that finds nothing: the search must then be the exact one.
+    from cameraready.methods.qkmeans.lsh import LSHIndex
+
+    monkeypatch.setattr(LSHIndex, "nearest", lambda self, rows, *_: (np.full(len(rows), np.inf), 0))
+    X = np.repeat(curved(60), 5, axis=0)
+    centers, _ = qkmeans_plusplus(X, 50, engine="ann", rho=0.1, greedy=False, refresh="off", random_state=0)
+    assert len(np.unique(centers, axis=0)) == 50
+
+
 def test_memory_map_fortran_order_and_float16_give_the_seeds_of_the_array(tmp_path):
     X = curved(1000, dtype=np.float16)
     expected = qkmeans_plusplus(X.astype(np.float32), 50, random_state=0)[1]
@@ -227,6 +277,8 @@ def test_far_from_the_origin_float32_distances_keep_their_digits():
         ({"X": np.full((40, 2), np.inf)}, ValueError, "infinity"),
         ({"X": np.array([["a"]] * 40)}, ValueError, "could not convert string"),
         ({"X": torch.full((40, 2), torch.nan)}, ValueError, "finite"),
+        ({"X": torch.zeros((40, 2), dtype=torch.complex64)}, ValueError, "real"),
+        ({"X": torch.eye(40).to_sparse()}, ValueError, "dense"),
         ({"sample_weight": -np.ones(40)}, ValueError, "negative"),
         ({"sample_weight": np.zeros(40)}, ValueError, "zero for all"),
         ({"sample_weight": np.ones(39)}, ValueError, "one weight for each of the 40"),
@@ -235,9 +287,11 @@ def test_far_from_the_origin_float32_distances_keep_their_digits():
         ({"engine": "gpu"}, ValueError, "engine='gpu'"),
         ({"greedy": "yes"}, ValueError, "greedy='yes'"),
         ({"refresh": "never"}, ValueError, "refresh='never'"),
+        ({"refresh": 5}, TypeError, "refresh=5 is not"),
         ({"projection": 3}, ValueError, "projection=3 is larger than the 2 features"),
         ({"projection": "pca"}, ValueError, "projection='pca'"),
         ({"outlier_quantile": 2}, ValueError, "outlier_quantile=2"),
+        ({"outlier_quantile": "99"}, ValueError, "outlier_quantile='99'"),
         ({"n_threads": 0}, ValueError, "n_threads=0"),
     ],
 )

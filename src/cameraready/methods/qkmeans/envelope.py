@@ -25,8 +25,9 @@ class Envelope:
     def _accumulate(self) -> None:
         bound = self.distances
         self.cap = np.inf
-        if self.outlier_quantile is not None:
-            self.cap = float(np.quantile(bound, self.outlier_quantile))
+        if self.outlier_quantile is not None and bound.any():
+            # Of the positive ones: where most rows repeat a centre the quantile of all is zero.
+            self.cap = float(np.quantile(bound[bound > 0], self.outlier_quantile))
             bound = np.minimum(bound, self.cap)
         # Float64 sums: float32 ones stop growing near 10^7 rows.
         if self.weights is None:
@@ -37,12 +38,10 @@ class Envelope:
 
     def propose(self, rng: np.random.Generator, size: int) -> tuple[NDArray, NDArray]:
         """Draw `size` rows from the envelope: their indices and their (capped) bounds q."""
-        # side="right" never lands on a row of zero mass; the minimum guards the last row against rounding.
-        masses = rng.random(size) * self.total
-        order = np.argsort(masses)  # in order of place the search, and the reads, go through memory once
-        drawn = np.empty(size, dtype=np.int64)
-        drawn[order] = np.searchsorted(self.cumulative, masses[order], side="right")
-        indices = np.minimum(drawn, self._last_row())
+        uniforms = rng.random(size)
+        order = np.argsort(uniforms)  # in order of place the search, and the reads, go through memory once
+        indices = np.empty(size, dtype=np.int64)
+        indices[order] = draw_rows(self.cumulative, uniforms[order])
         return indices, np.minimum(self.distances[indices], self.cap)
 
     def refresh(self, points: Points, centers: Centers) -> None:
@@ -51,8 +50,12 @@ class Envelope:
         self.n_centers = centers.count
         self._accumulate()
 
-    def _last_row(self) -> int:
-        return int(np.searchsorted(self.cumulative, self.total, side="left"))
+
+def draw_rows(cumulative: NDArray, uniforms: NDArray) -> NDArray:
+    """The rows at `uniforms` in [0, 1): drawn in proportion to their mass, whose cumulative sums are given."""
+    # side="right" never lands on a row of zero mass; the minimum guards the last row against rounding.
+    rows = np.searchsorted(cumulative, uniforms * cumulative[-1], side="right")
+    return np.minimum(rows, np.searchsorted(cumulative, cumulative[-1], side="left"))
 
 
 def refresh_work(

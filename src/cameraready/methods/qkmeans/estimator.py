@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from numbers import Real
+from typing import Any, ClassVar
 
 from numpy.typing import ArrayLike, NDArray
 from sklearn.cluster import KMeans
+from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils.validation import _num_samples
 
 from .diagnostics import SeedingStats
-from .plusplus import qkmeans_plusplus
+from .plusplus import check_weights, qkmeans_plusplus
 
 
 class QKMeansInit:
@@ -103,6 +106,12 @@ class QKMeans(KMeans):
     """
 
     seeding_stats_: SeedingStats
+    _parameter_constraints: ClassVar[dict] = {
+        **KMeans._parameter_constraints,
+        "rho": [Interval(Real, 0, 1, closed="right")],
+        "engine": [StrOptions({"auto", "exact", "ann"})],
+        "greedy": ["boolean", StrOptions({"auto"})],
+    }
 
     def __init__(
         self,
@@ -135,6 +144,8 @@ class QKMeans(KMeans):
 
     def fit(self, X: ArrayLike, y: None = None, sample_weight: ArrayLike | None = None) -> QKMeans:
         """Cluster X (n_samples, n_features); `y` is ignored."""
+        # Here, for KMeans centres X (in place where copy_x is False) before it calls `init`.
+        sample_weight = check_weights(sample_weight, _num_samples(X))
         seed = QKMeansInit(rho=self.rho, engine=self.engine, greedy=self.greedy)
         # KMeans calls `init` without the weights; it is the one way in that scikit-learn documents.
         default = self.init

@@ -8,7 +8,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from .envelope import Envelope
+from .envelope import Envelope, draw_rows
 from .points import Centers, Points, squared_distance
 
 
@@ -22,6 +22,7 @@ class ReferenceSample:
 
     R = max(8192, 16k) rows drawn with probability p(x) = q(x) / (2 sum q) + 1 / (2n), each with the importance weight
     w(x) / (R p(x)), make the estimate unbiased; a data set of at most R rows is taken whole, and phi is then exact.
+    The draw is systematic (equal steps through the cumulative p), so that few rows come twice.
     Their distances are kept up to date, so that a round costs at most R * candidates distances, whatever n is.
     """
 
@@ -34,11 +35,16 @@ class ReferenceSample:
             indices = np.arange(points.n)
             importance = weights
         else:
-            from_envelope, _ = envelope.propose(rng, size)
-            indices = np.where(rng.random(size) < 0.5, from_envelope, rng.integers(points.n, size=size))
+            cumulative = envelope.cumulative * (0.5 / envelope.total)
+            cumulative += np.linspace(0.5 / points.n, 0.5, points.n)
+            places = (np.arange(size) + rng.random()) / size
+            indices = draw_rows(cumulative, places)
             bound = weights[indices] * np.minimum(envelope.distances[indices], envelope.cap)
             importance = weights[indices] / (size * (0.5 * bound / envelope.total + 0.5 / points.n))
-        self.importance = importance.astype(points.dtype)
+        # A row whose distance the envelope caps counts with the capped one, or outliers would win every round.
+        distances = envelope.distances[indices]
+        capped = np.divide(envelope.cap, distances, out=np.ones_like(distances), where=distances > envelope.cap)
+        self.importance = (importance * capped).astype(points.dtype)
         self.points, self.centers = points, centers
         self.distances, self.nearest = points.nearest(indices, centers, 0)
         self.distances_computed = len(indices)

@@ -38,7 +38,8 @@ class LSHIndex:
     """L = ceil(k^rho) hash tables of p-stable projections, at radii halving from `radius`.
 
     h(x) = floor((a.x) / (4 R) + b) with a normal and b uniform. At most 3L candidates are looked at, each exactly: the
-    distance returned is never below the true one, and with constant probability at most a factor c^2 ~ 1/rho above it.
+    distance returned is never below the true one, and where a centre is within R of a row, one within c R is found with
+    constant probability; for these projections rho = ln(1/p(R)) / ln(1/p(cR)) is about 1/c, hence rho^-2 in the bound.
 
     Parameters
     ----------

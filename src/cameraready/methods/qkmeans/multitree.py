@@ -104,7 +104,8 @@ def _sample(orders, starts, stops, squares, uniforms):  # pragma: no cover (comp
     return chosen
 
 
-@njit(nogil=True, cache=True)
+# Typed, hence compiled at import: numba then sets itself up once, and not in every trial that is forked.
+@njit("void(float64[::1], int64, float64)", nogil=True, cache=True)
 def _lower(sums, node, value):  # pragma: no cover (compiled)
     if value < sums[node]:
         sums[node] = value

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from numbers import Integral, Real
 from typing import Any
 
@@ -58,7 +58,7 @@ def qkmeans_plusplus(
         O(rho^-2 log k)-approximation. In (0, 1]; 1 is exact.
     engine : {"auto", "exact", "ann"}, default="auto"
         "exact" computes all distances of a proposal; "ann" asks a locality-sensitive hash index. "auto" is exact up to
-        about 10^12 expected multiplications (k = 50,000 at 200 features), for the law of the seeds is then k-means++'s.
+        about 10^12 expected multiplications (k = 30,000 at 200 features), for the law of the seeds is then k-means++'s.
     greedy : bool or "auto", default="auto"
         Draw 2 + ln k candidates for every centre and keep the one with the lowest potential, estimated on a sample of
         max(8192, 16k) rows: lower cost, several times slower. "auto": for k <= 2000.
@@ -106,7 +106,7 @@ def qkmeans_plusplus(
     """
     X = _check_data(X)
     n_clusters = _check_n_clusters(n_clusters, X.shape[0])
-    weights = _check_weights(sample_weight, X.shape[0])
+    weights = check_weights(sample_weight, X.shape[0])
     settings = _check_settings(
         X.shape, n_clusters, rho=rho, engine=engine, greedy=greedy, refresh=refresh, outlier_quantile=outlier_quantile
     )
@@ -144,10 +144,10 @@ def _generator(random_state: Any) -> np.random.Generator:
 def _check_data(X: ArrayLike) -> NDArray | sparse.csr_matrix:
     if _is_tensor(X):
         X = X.detach()
-        X = X if X.is_floating_point() and X.element_size() >= 4 else X.float()
-        if X.ndim != 2 or 0 in X.shape or not bool(X.isfinite().all()):
-            raise ValueError(f"X is a tensor of shape {tuple(X.shape)}; pass a finite one of (n_samples, n_features)")
-        return X
+        if X.is_complex() or X.is_sparse or X.ndim != 2 or 0 in X.shape or not bool(X.isfinite().all()):
+            given = f"a {X.dtype} tensor of shape {tuple(X.shape)}, {X.layout}"
+            raise ValueError(f"X is {given}; pass a dense, real and finite one of (n_samples, n_features)")
+        return X if X.is_floating_point() and X.element_size() >= 4 else X.float()
     if getattr(X, "dtype", None) == np.float16:
         X = X.astype(np.float32)
     return check_array(X, accept_sparse="csr", dtype=[np.float64, np.float32], accept_large_sparse=True)
@@ -170,7 +170,7 @@ def _check_n_clusters(n_clusters: Any, n_samples: int) -> int:
     return n_clusters
 
 
-def _check_weights(sample_weight: ArrayLike | None, n_samples: int) -> NDArray | None:
+def check_weights(sample_weight: ArrayLike | None, n_samples: int) -> NDArray | None:
     if sample_weight is None:
         return None
     weights = check_array(sample_weight, ensure_2d=False, dtype=np.float64, input_name="sample_weight")
@@ -207,10 +207,14 @@ def _check_settings(
             raise ValueError(
                 f"refresh={refresh!r} is unknown; pass 'auto', 'off' or numbers of centres such as (8, 64)"
             )
-    else:
+    elif isinstance(refresh, Iterable):
         refresh = tuple(_check_positive("refresh size", size) for size in refresh)
-    if outlier_quantile is not None and not 0 < outlier_quantile <= 1:
-        raise ValueError(f"outlier_quantile={outlier_quantile} is not in (0, 1]; pass e.g. 0.99, or None")
+    else:
+        raise TypeError(
+            f"refresh={refresh!r} is not 'auto', 'off' or a sequence; pass numbers of centres such as (8, 64)"
+        )
+    if outlier_quantile is not None and not (isinstance(outlier_quantile, Real) and 0 < outlier_quantile <= 1):
+        raise ValueError(f"outlier_quantile={outlier_quantile!r} is not in (0, 1]; pass e.g. 0.99, or None")
     if engine == "auto":
         engine = "ann" if exact_work(n_clusters, shape[1]) > ANN_FROM else "exact"
     if rho == 1 or work_per_query(n_clusters, rho) >= n_clusters:
@@ -239,6 +243,8 @@ def _project(X: NDArray, n_clusters: int, projection: str | int, rng: np.random.
             raise ValueError(f"projection={dim} is larger than the {X.shape[1]} features; pass at most {X.shape[1]}")
     if _is_tensor(X):
         raise ValueError(f"projection={projection!r} isn't available for tensors; project them, or pass a NumPy array")
+    if dim == X.shape[1]:
+        return X
     seed = int(rng.integers(np.iinfo(np.int32).max))
     projected = SparseRandomProjection(dim, dense_output=True, random_state=seed).fit_transform(X)
     return np.ascontiguousarray(projected, dtype=X.dtype)

@@ -62,7 +62,7 @@ class ApproximateSearch:
             rng=self.rng,
             dtype=self.points.dtype,
         )
-        self.entered = self.centers.count
+        self.first = self.entered = self.centers.count
 
     def largest_batch(self, rate: float) -> int:
         # Those accepted in the batch are compared one by one: no more of them than the tables a query looks into.
@@ -76,5 +76,9 @@ class ApproximateSearch:
         rows = self.points.rows(indices)
         distances, work = self.index.nearest(rows, thresholds, self.centers.rows)
         self.distances_computed += work
+        silent = np.flatnonzero(np.isinf(distances))
+        if len(silent) and self.first < self.entered:
+            distances[silent] = self.points.nearest(indices[silent], self.centers, self.first)[0]
+            self.distances_computed += len(silent) * (self.entered - self.first)
         alive = np.flatnonzero(thresholds < np.minimum(distances, bounds))
         return alive, rows[alive]

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from sklearn.exceptions import ConvergenceWarning
 
 from .diagnostics import AcceptanceCurve, SeedingStats, fit_exponent
-from .envelope import Envelope, refresh_work
+from .envelope import Envelope, draw_rows, refresh_work
 from .greedy import ReferenceSample, n_candidates
 from .points import Centers, Points
 from .rejection import accept_candidates, accept_centers
@@ -55,13 +55,23 @@ class Seeding:
         self.slow_batches = 0
         self.fruitless = 0  # proposals since the last acceptance
         with self._stage("pass"):
-            first = np.array([_draw_first(points.n, weights, rng)])
+            if weights is None:
+                first = rng.integers(points.n, size=1)
+            else:
+                first = draw_rows(np.cumsum(weights, dtype=np.float64), rng.random(1))
             self.centers.append(points.rows(first), first)
-            distances = points.distances_to(self.centers.rows[0])
+            with np.errstate(over="ignore", invalid="ignore"):  # refused below
+                distances = points.distances_to(self.centers.rows[0])
             distances[first] = 0
             self.envelope = Envelope(distances, weights, settings.outlier_quantile)
             self.distances["pass"] += points.n
         largest = float(self.envelope.distances.max())
+        limit = float(np.finfo(points.dtype).max) / 16  # two rows may be twice as far apart, and products add up
+        if not largest < limit:
+            raise ValueError(
+                f"X has rows at a squared distance of {largest:.3g}, beyond {limit:.3g}, which {points.dtype} cannot "
+                f"compute with; scale X down{', or pass float64' if points.dtype == np.float32 else ''}"
+            )
         if settings.engine == "ann":
             self.search = ApproximateSearch(points, self.centers, rho=settings.rho, largest_bound=largest, rng=rng)
         else:
@@ -225,11 +235,3 @@ class Seeding:
         start = perf_counter()
         yield
         self.seconds[name] += perf_counter() - start
-
-
-def _draw_first(n: int, weights: NDArray | None, rng: np.random.Generator) -> int:
-    if weights is None:
-        return int(rng.integers(n))
-    cumulative = np.cumsum(weights, dtype=np.float64)
-    drawn = int(np.searchsorted(cumulative, rng.random() * cumulative[-1], side="right"))
-    return min(drawn, int(np.searchsorted(cumulative, cumulative[-1], side="left")))
