@@ -76,6 +76,24 @@ def test_weights_are_the_nystrom_solution_of_each_bin(bins, tau):
             torch.testing.assert_close(got.weights[head, slots, 0], weights.sum(1), atol=1e-8, rtol=1e-8)
 
 
+@pytest.mark.parametrize("item_weights", [False, True])
+@pytest.mark.parametrize("n", [48, 50])
+def test_joint_weights_are_the_nystrom_solution_of_all_pivots(n, item_weights):
+    keys, values, scale = normal(2, n, 3), normal(2, n, 4, seed=1), 0.4
+    bias, items = normal(2, n, seed=2), normal(2, n, seed=3) if item_weights else None
+    got = select(KeySet(keys, bias, weights=items), values, rank=12, scale=scale, bins=3, tau=1.3)
+    assert got.tau.shape == (2, 1)
+    for head in range(2):
+        chosen = got.index[head]
+        assert (chosen // math.ceil(n / 3)).bincount().tolist() == [4, 4, 4]
+        x = (keys[head] - keys[head].mean(0)) * math.sqrt(scale) / 1.3
+        kernel = torch.exp(x @ x.T + bias[head].unsqueeze(1) + bias[head])  # features times e^(bias)
+        weights = torch.linalg.solve(kernel[chosen][:, chosen], kernel[chosen])
+        ones = torch.ones(n, dtype=torch.float64) if items is None else items[head]
+        torch.testing.assert_close(got.values[head], weights @ values[head], atol=1e-6, rtol=1e-6)
+        torch.testing.assert_close(got.weights[head, :, 0], weights @ ones, atol=1e-6, rtol=1e-6)
+
+
 @pytest.mark.parametrize("shifted", [False, True])
 def test_selection_with_every_key_reproduces_attention(shifted):
     query, key, value = (normal(3, 40, 6, seed=i) for i in range(3))

@@ -168,6 +168,42 @@ def test_equal_keys_need_one_pivot_and_are_exact():
     torch.testing.assert_close(got, value.mean(-2, keepdim=True).expand_as(got), atol=1e-5, rtol=1e-4)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_same_keys_in_every_bin_do_not_make_joint_weights_singular(dtype):
+    key = smooth(1, 2, 50, 4, dtype=dtype).repeat(1, 1, 8, 1)
+    query, value = smooth(1, 2, 60, 4, seed=1, dtype=dtype), smooth(1, 2, 400, 3, seed=2, dtype=dtype)
+    exact = F.scaled_dot_product_attention(query, key, value)
+    got = wildcat_attention(query, key, value, rank=320, bins=8, generator=seeded())
+    assert error_of(got, exact) < 1e-2
+    equal = key[..., :1, :].expand_as(key)
+    got = wildcat_attention(query, equal, value, rank=32, bins=8, generator=seeded())
+    torch.testing.assert_close(got, value.mean(-2, keepdim=True).expand_as(got), atol=1e-4, rtol=1e-4)
+
+
+def test_joint_weights_make_up_for_binned_pivots():
+    place = torch.rand(2, 4096, 3, generator=seeded()) * 2 - 1
+    query, key = (torch.sin(x @ smooth(3, 16, seed=1)) * 2 for x in place)
+    value = torch.cos(place[1] @ smooth(3, 4, seed=2))
+    exact = F.scaled_dot_product_attention(query, key, value)
+    one, joint, alone = (
+        error_of(wildcat_attention(query, key, value, rank=128, bins=b, weighing=w, generator=seeded()), exact)
+        for b, w in ((1, "joint"), (8, "joint"), (8, "bins"))
+    )
+    assert joint < 2 * one
+    assert joint < 0.5 * alone
+
+
+# Joint weights solve for small keys beside huge ones, whose rounding errors they feel more.
+@pytest.mark.parametrize(("weighing", "limit"), [("joint", 0.4), ("bins", 0.2)])
+@pytest.mark.parametrize("norm", [30.0, 100.0, 300.0])
+def test_huge_keys_in_bins_stay_finite(norm, weighing, limit):
+    query, key, value = (smooth(1, 1, 500, 16, seed=i) for i in range(3))
+    key[..., ::100, :] *= norm
+    got = wildcat_attention(query, key, value, rank=64, bins=4, weighing=weighing, generator=seeded())
+    assert torch.isfinite(got).all()
+    assert error_of(got, F.scaled_dot_product_attention(query, key, value)) < limit
+
+
 @pytest.mark.parametrize("norm", [30.0, 100.0, 300.0])
 def test_huge_keys_neither_overflow_nor_hang(norm):
     query, value = smooth(1, 1, 64, 16), smooth(1, 1, 500, 4, seed=2)
@@ -183,12 +219,21 @@ def test_huge_keys_neither_overflow_nor_hang(norm):
 def test_nan_in_one_head_stays_there(qkv):
     query, key, value = (x.clone() for x in qkv)
     key[1, 2, 7, 3] = math.nan
-    got = wildcat_attention(query, key, value, rank=100, generator=seeded())
-    assert got[1, 2].isnan().all()
     keep = torch.ones(2, 3, dtype=torch.bool)
     keep[1, 2] = False
-    assert torch.isfinite(got[keep]).all()
-    assert error_of(got[keep], F.scaled_dot_product_attention(*qkv)[keep]) < 0.2
+    for bins in (1, 3):
+        got = wildcat_attention(query, key, value, rank=120, bins=bins, generator=seeded())
+        assert got[1, 2].isnan().all()
+        assert torch.isfinite(got[keep]).all()
+        assert error_of(got[keep], F.scaled_dot_product_attention(*qkv)[keep]) < 0.2
+
+
+@pytest.mark.parametrize("bins", [1, 3])
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_nan_in_the_only_head_gives_nan_and_no_crash(bad, bins):
+    query, key, value = (smooth(1, 1, 200, 8, seed=i) for i in range(3))
+    key[0, 0, 7, 3] = bad
+    assert wildcat_attention(query, key, value, rank=30, bins=bins).isnan().all()
 
 
 def test_vanishing_denominators_fall_back_to_exact_rows(monkeypatch):
@@ -227,6 +272,8 @@ ONE = torch.randn(2, 3, 64, 8)
         ({"rank": "auto"}, ValueError, "tol="),
         ({"tol": 2.0}, ValueError, "tol=2.0"),
         ({"bins": 0}, ValueError, "bins=0"),
+        ({"key_bias": torch.zeros(5)}, ValueError, "one number a key"),
+        ({"weighing": "both"}, ValueError, "weighing='both'"),
         ({"tau": "best"}, ValueError, "tau='best'"),
         ({"tau": -1.0}, ValueError, "tau=-1.0"),
         ({"fallback": "skip"}, ValueError, "fallback='skip'"),
@@ -252,6 +299,12 @@ def test_bad_input_is_refused_with_the_way_out(change, error, message):
 
 
 def test_compression_refuses_the_same():
+    for wrong, message in [({"bins": 0}, "bins=0"), ({"weighing": "x"}, "weighing='x'"), ({"tau": -1.0}, "tau=-1.0"),
+                           ({"tau": "tuned"}, "tau='tuned'"), ({"key_bias": torch.zeros(5)}, "key_bias")]:
+        with pytest.raises(ValueError, match=message):
+            compress_kv(ONE, ONE, 4, **wrong)
+    with pytest.raises(ValueError, match="head dimension"):
+        weighted_attention(torch.randn(2, 3, 5, 9), compress_kv(ONE, ONE, 4))
     with pytest.raises(ValueError, match="rank=0"):
         compress_kv(ONE, ONE, 0)
     with pytest.raises(ValueError, match="one value a key"):

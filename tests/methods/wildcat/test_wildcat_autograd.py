@@ -9,14 +9,24 @@ from cameraready.methods.wildcat import wildcat_attention
 
 def inputs(*, keys_too):
     made = [
-        torch.randn(1, 2, 12, 3, generator=torch.Generator().manual_seed(i), dtype=torch.float64) for i in range(3)
+        torch.randn(1, 1, 8, 3, generator=torch.Generator().manual_seed(i), dtype=torch.float64) for i in range(3)
     ]
     return made[0].requires_grad_(), made[1].requires_grad_(keys_too), made[2].requires_grad_()
 
 
-@pytest.mark.parametrize("options", [{"rank": 6}, {"rank": 8, "bins": 2}, {"rank": 8, "is_causal": True, "chunk": 6}])
-@pytest.mark.parametrize("keys_too", [True, False])
-def test_gradients_agree_with_finite_differences(options, keys_too):
+@pytest.mark.parametrize(
+    ("keys_too", "options"),
+    [
+        (True, {"rank": 4, "bins": 2}),
+        (True, {"rank": 6, "is_causal": True, "chunk": 4}),
+        (False, {"rank": 6}),
+        pytest.param(True, {"rank": 6}, marks=pytest.mark.slow),
+        pytest.param(True, {"rank": 6, "bins": 2, "weighing": "bins"}, marks=pytest.mark.slow),
+        pytest.param(False, {"rank": 6, "bins": 2}, marks=pytest.mark.slow),
+        pytest.param(False, {"rank": 6, "is_causal": True, "chunk": 4}, marks=pytest.mark.slow),
+    ],
+)
+def test_gradients_agree_with_finite_differences(keys_too, options):
     query, key, value = inputs(keys_too=keys_too)
 
     def attend(query, key, value):
@@ -28,11 +38,13 @@ def test_gradients_agree_with_finite_differences(options, keys_too):
     assert gradcheck(attend, (query, key, value))
 
 
-def test_the_gradient_path_gives_the_same_output():
+@pytest.mark.parametrize("weighing", ["joint", "bins"])
+def test_the_gradient_path_gives_the_same_output(weighing):
     query, key, value = inputs(keys_too=True)
 
     def attend():
-        return wildcat_attention(query, key, value, rank=8, generator=torch.Generator().manual_seed(0))
+        return wildcat_attention(query, key, value, rank=6, bins=2, weighing=weighing,
+                                 generator=torch.Generator().manual_seed(0))  # fmt: skip
 
     with torch.no_grad():
         plain = attend()

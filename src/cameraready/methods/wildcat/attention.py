@@ -16,7 +16,9 @@ from cameraready.methods.wildcat.coreset import value_range
 from cameraready.methods.wildcat.exact import Outcome, exact_outcome, replace_rows
 from cameraready.methods.wildcat.inputs import (
     check_attention,
+    check_bias,
     check_rank,
+    check_selection,
     default_scale,
     flatten_heads,
     group_queries,
@@ -108,7 +110,7 @@ def wildcat_attention(
         Wanted residual (see :class:`WildCatInfo`): a head stops early when it is reached; one that ends above it is
         answered by ``fallback``.
     bins : int or "auto"
-        Contiguous parts of the keys in which pivots are chosen separately; "auto" gives about 64 to each.
+        Contiguous parts of the keys in which pivots are chosen separately; "auto" gives about 32 to each.
     weighing : {"joint", "bins"}
         With several bins: "joint" lets the pivots of all bins stand for every key, which costs one more pass over the
         keys and is often several times more accurate; "bins" weighs each bin for itself, as the paper does.
@@ -154,6 +156,7 @@ def wildcat_attention(
     """
     began = time.perf_counter()
     check_attention(query, key, value, enable_gqa)
+    check_bias(key_bias, key)
     _check_options(dropout_p, attn_mask, is_causal, rank, tol, bins, weighing, tau, fallback, chunk, block)
     scale = default_scale(query.shape[-1], scale)
     lead, n = key.shape[:-2], key.shape[-2]
@@ -175,7 +178,8 @@ def wildcat_attention(
     else:
         outcome = _bidirectional(
             queries, source, values, rank=rank, scale=scale, tol=tol, bins=bins, weighing=weighing, tau=tau,
-            fallback=fallback, block=block, recentre_queries=recentre_queries, generator=generator, want_bound=return_info,
+            fallback=fallback, block=block, recentre_queries=recentre_queries, generator=generator,
+            want_bound=return_info,
         )  # fmt: skip
     output = outcome.output.reshape(*query.shape[:-1], value.shape[-1]).to(query.dtype)
     if not return_info:
@@ -220,7 +224,8 @@ def _bidirectional(
             )  # fmt: skip
         return select(
             source, values, rank=rank, scale=scale, bins=auto_bins(n, rank) if bins == "auto" else bins,
-            weighing=weighing, query_norm=query_norm, query_shift=shift, tau=temperature, tol=tol, block=block, generator=generator,
+            weighing=weighing, query_norm=query_norm, query_shift=shift, tau=temperature, tol=tol, block=block,
+            generator=generator,
         )  # fmt: skip
 
     if rank == "auto":
@@ -312,15 +317,7 @@ def _check_options(
         raise NotImplementedError(
             "tol, rank='auto' and tau='tuned' are not available with is_causal=True; pass a fixed rank and tau"
         )
-    if bins != "auto" and (not isinstance(bins, int) or bins < 1):
-        raise ValueError(f'bins={bins!r}; pass a positive integer or "auto"')
-    if weighing not in ("joint", "bins"):
-        raise ValueError(f'weighing={weighing!r}; pass "joint" or "bins"')
-    if isinstance(tau, str):
-        if tau not in ("constant", "tuned"):
-            raise ValueError(f'tau={tau!r}; pass "constant", "tuned" or a positive number')
-    elif not tau > 0:
-        raise ValueError(f"tau={tau} must be positive")
+    check_selection(bins, weighing, tau, tau_names=("constant", "tuned"))
     if fallback not in ("exact", "uniform", None):
         raise ValueError(f'fallback={fallback!r}; pass "exact", "uniform" or None')
     if chunk < 1 or block < 1:

@@ -9,7 +9,6 @@ from torch import Tensor
 
 from cameraready.methods.wildcat.coreset import compress_kv
 from cameraready.methods.wildcat.inputs import check_rank
-from cameraready.methods.wildcat.selection import auto_bins
 from cameraready.methods.wildcat.weighted_values import WeightedValues
 
 try:
@@ -164,7 +163,6 @@ class WildCatLayer(DynamicLayer):
         else:
             sink, sink_valid, middle, mask = self._first_layout(position, cut)
         shape = keys.shape[:2]
-        bins = auto_bins(middle.shape[0], self.rank) if self.bins == "auto" else self.bins
         generator = torch.Generator(keys.device).manual_seed(self.seed)
         small = compress_kv(
             keys[:, :, middle],
@@ -172,7 +170,7 @@ class WildCatLayer(DynamicLayer):
             self.rank,
             query_norm=self.query_norm,
             query_mean=self.query_mean,
-            bins=bins,
+            bins=self.bins,
             weights=weights[:, :, middle],
             key_mask=None if mask is None else mask[:, None].expand(*shape, -1),
             generator=generator,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,23 +23,33 @@ class AttentionInput:
     bias: Tensor | None = None
 
 
-def noisy_patches(rng: np.random.Generator, n: int, *, noise: float = 0.1) -> tuple[np.ndarray, np.ndarray]:
-    """Grey 7 x 7 patches (n, 49) of the scikit-learn photographs with noise, and their clean centre pixels (n,)."""
+def denoising_input(
+    rng: np.random.Generator, rows: np.ndarray, n: int, *, bandwidth: float = 1.0, noise: float = 0.1
+) -> tuple[AttentionInput, np.ndarray]:
+    """Non-local means as attention over at most ``n`` of the rows (N, D), made noisy, and the clean rows.
+
+    ``q = k = row / h``, bias ``-|k|^2 / 2``, value the noisy row: the Gaussian kernel of width ``h``, which is
+    ``bandwidth`` times the typical distance ``sqrt(2 D) sigma`` of two noisy copies of a row. ``sigma`` is ``noise``
+    times the range of the data; rows are scaled to a range of 1.
+    """
+    rows = np.asarray(rows, dtype=np.float64)
+    if len(rows) < 100 or not np.isfinite(rows).all() or not np.ptp(rows) > 0:
+        raise ValueError(f"rows {rows.shape} must be finite, not all equal, and at least 100; drop the others")
+    kept = np.sort(rng.choice(len(rows), min(n, len(rows)), replace=False))  # in order: neighbours stay neighbours
+    clean = (rows[kept] - rows[kept].mean(0)) / np.ptp(rows)
+    noisy = torch.from_numpy((clean + rng.normal(0, noise, clean.shape)).astype(np.float32))[None, None]
+    key = noisy / (bandwidth * noise * math.sqrt(2 * rows.shape[1]))
+    return AttentionInput(key, key, noisy, 1.0, -key.square().sum(-1) / 2), clean
+
+
+def photograph_input(rng: np.random.Generator, n: int) -> AttentionInput:
+    """Non-local means over 7 x 7 patches of the sample photographs, noise 0.1, bandwidth 1; value the centre pixel."""
     from cameraready import data
 
     # The largest even grid that still has n patches: neighbours stay neighbours.
-    stride = max(1, int(np.sqrt(2 * 427 * 640 / n)))
-    patches = data.load("photo-patches", size=7, stride=stride)
-    grey = patches.reshape(len(patches), 49, 3).mean(-1)[:n].astype(np.float32)
-    return grey + rng.normal(0, noise, grey.shape).astype(np.float32), grey[:, 24]
-
-
-def denoising_input(rng: np.random.Generator, n: int, bandwidth: float) -> tuple[AttentionInput, np.ndarray]:
-    """Non-local means as attention: ``q = k = patch / bandwidth``, bias ``-|k|^2 / 2``, value the centre pixel."""
-    noisy, clean = noisy_patches(rng, n)
-    key = torch.from_numpy(noisy / bandwidth)[None, None]
-    value = torch.from_numpy(noisy[:, 24:25])[None, None]
-    return AttentionInput(key, key, value, 1.0, -key.square().sum(-1) / 2), clean
+    patches = data.load("grey-patches", stride=max(1, int(math.sqrt(2 * 427 * 640 / n))))[:n]
+    key = torch.from_numpy((patches + rng.normal(0, 0.1, patches.shape)).astype(np.float32))[None, None]
+    return AttentionInput(key, key, key[..., 24:25].contiguous(), 1.0, -key.square().sum(-1) / 2)
 
 
 def manifold_input(rng: np.random.Generator, n: int, *, heads: int = 4, head_dim: int = 64) -> AttentionInput:
@@ -50,6 +62,46 @@ def manifold_input(rng: np.random.Generator, n: int, *, heads: int = 4, head_dim
 
     value = torch.from_numpy(rng.normal(size=(1, heads, n, head_dim)).astype(np.float32))
     return AttentionInput(near_plane(), near_plane(), value, head_dim**-0.5)
+
+
+def smooth_values_input(rng: np.random.Generator, n: int, *, head_dim: int = 64) -> AttentionInput:
+    """Queries and keys near a curved 6-dimensional manifold, with noise; values a smooth function of the keys' places
+    on it, so that nearby keys agree and may be averaged."""
+    frequencies = rng.normal(size=(6, 32))
+    to_keys, to_values = rng.normal(size=(2, 32, head_dim)) / np.sqrt(16)
+
+    def places() -> np.ndarray:
+        return np.sin(rng.uniform(-1, 1, (n, 6)) @ frequencies)
+
+    def noisy(x: np.ndarray) -> Tensor:
+        return torch.from_numpy((x + 0.1 * rng.normal(size=x.shape)).astype(np.float32))[None, None]
+
+    at = places()
+    value = torch.from_numpy((at @ to_values).astype(np.float32))[None, None]
+    return AttentionInput(noisy(places() @ to_keys), noisy(at @ to_keys), value, head_dim**-0.5)
+
+
+def ball_input(rng: np.random.Generator, n: int, *, width: int = 8) -> AttentionInput:
+    """Bounded inputs in double precision: queries and keys uniform in a ball with ``scale Rq Rk = 2``."""
+    scale = width**-0.5
+
+    def ball() -> Tensor:
+        x = rng.normal(size=(1, 1, n, width))
+        x *= rng.uniform(size=(1, 1, n, 1)) ** (1 / width) / np.linalg.norm(x, axis=-1, keepdims=True)
+        return torch.from_numpy(x * math.sqrt(2 / scale))
+
+    return AttentionInput(ball(), ball(), torch.from_numpy(rng.uniform(-1, 1, (1, 1, n, width))), scale)
+
+
+def attention_input(rng: np.random.Generator, name: str, n: int) -> AttentionInput:
+    """The input of this name, one head."""
+    makers: dict[str, Callable[[], AttentionInput]] = {
+        "photographs": lambda: photograph_input(rng, n),
+        "manifold": lambda: manifold_input(rng, n, heads=1),
+        "smooth values": lambda: smooth_values_input(rng, n),
+        "isotropic": lambda: gaussian_input(rng, n, heads=1),
+    }
+    return makers[name]()
 
 
 def gaussian_input(rng: np.random.Generator, n: int, *, heads: int = 4, head_dim: int = 64) -> AttentionInput:

@@ -11,14 +11,16 @@ from torch import Tensor
 
 from cameraready.methods.wildcat.attend import normalise, partial_attention
 from cameraready.methods.wildcat.inputs import (
+    check_bias,
     check_key_value,
     check_rank,
+    check_selection,
     default_scale,
     flatten_heads,
     group_queries,
     working_dtype,
 )
-from cameraready.methods.wildcat.selection import KeySet, Weighing, select
+from cameraready.methods.wildcat.selection import KeySet, Weighing, auto_bins, select
 
 
 @dataclass(frozen=True)
@@ -112,7 +114,7 @@ def compress_kv(
     scale: float | None = None,
     query_norm: Tensor | float | None = None,
     query_mean: Tensor | None = None,
-    bins: int = 1,
+    bins: int | Literal["auto"] = 1,
     weighing: Weighing = "joint",
     weights: Tensor | None = None,
     key_bias: Tensor | None = None,
@@ -139,7 +141,7 @@ def compress_kv(
         real norms where queries are larger.
     query_mean : Tensor (..., E), optional
         Mean of these queries: keys that a typical query attends to are then preferred.
-    bins : int, default 1
+    bins : int or "auto", default 1
         Contiguous parts in which ``rank / bins`` keys each are chosen: faster, a little less accurate.
     weighing : {"joint", "bins"}
         With several bins: whether a kept key stands for all keys or, cheaper and less accurate, for those of its bin.
@@ -174,6 +176,8 @@ def compress_kv(
     """
     check_key_value(key, value)
     check_rank(rank)
+    check_selection(bins, weighing, tau, tau_names=("constant",))
+    check_bias(key_bias, key)
     n = key.shape[-2]
     scale = default_scale(key.shape[-1], scale)
     dtype = working_dtype(key.dtype)
@@ -201,8 +205,9 @@ def compress_kv(
     if query_mean is not None:
         query_mean = query_mean.to(dtype).expand(*lead, key.shape[-1]).reshape(-1, key.shape[-1])
     chosen = select(
-        source, values, rank=rank, scale=scale, bins=bins, weighing=weighing, query_norm=query_norm,
-        query_shift=query_mean, tau=None if tau == "constant" else float(tau), tol=tol, block=block, generator=generator,
+        source, values, rank=rank, scale=scale, bins=auto_bins(n, rank) if bins == "auto" else bins,
+        weighing=weighing, query_norm=query_norm, query_shift=query_mean,
+        tau=None if tau == "constant" else float(tau), tol=tol, block=block, generator=generator,
     )  # fmt: skip
     kept = torch.gather(keys, 1, chosen.index.unsqueeze(-1).expand(-1, -1, keys.shape[-1]))
     low, high = value_range(values, mask)
@@ -249,6 +254,10 @@ def weighted_attention(query: Tensor, ckv: CompressedKV, scale: float | None = N
     Tensor (..., L, d_v), in the dtype of ``query``. A row whose denominator vanishes (negative weights) is answered by
     the keys of positive weight alone: the original keys that an exact answer would need are gone.
     """
+    if query.shape[-1] != ckv.keys.shape[-1]:
+        raise ValueError(
+            f"query {tuple(query.shape)} has another head dimension than the compressed keys, {ckv.keys.shape[-1]}"
+        )
     scale = default_scale(query.shape[-1], scale)
     grouped = group_queries(query, ckv.keys.shape[:-2]).to(ckv.keys.dtype)
     keys, values = flatten_heads(ckv.keys + ckv.key_mean), flatten_heads(ckv.values)

@@ -16,6 +16,31 @@ def check_rank(rank: int) -> None:
         raise ValueError(f"rank={rank} keeps no key; pass at least 1")
 
 
+def check_selection(bins: int | str, weighing: str, tau: float | str, *, tau_names: tuple[str, ...]) -> None:
+    """Refuse options of the selection of keys that do not exist."""
+    if bins != "auto" and (isinstance(bins, bool) or not isinstance(bins, int) or bins < 1):
+        raise ValueError(f'bins={bins!r}; pass a positive integer or "auto"')
+    if weighing not in ("joint", "bins"):
+        raise ValueError(f'weighing={weighing!r}; pass "joint" or "bins"')
+    if isinstance(tau, str):
+        if tau not in tau_names:
+            raise ValueError(f"tau={tau!r}; pass a positive number or one of {tau_names}")
+    elif not tau > 0:
+        raise ValueError(f"tau={tau} must be positive")
+
+
+def check_bias(key_bias: Tensor | None, key: Tensor) -> None:
+    """Refuse a bias that is not one number a key."""
+    if key_bias is None:
+        return
+    try:
+        key_bias.expand(key.shape[:-1])
+    except RuntimeError as error:
+        raise ValueError(
+            f"key_bias {tuple(key_bias.shape)} does not broadcast to {tuple(key.shape[:-1])}; pass one number a key"
+        ) from error
+
+
 def check_key_value(key: Tensor, value: Tensor) -> None:
     """Refuse keys and values that do not belong together."""
     for name, tensor in (("key", key), ("value", value)):

@@ -91,6 +91,9 @@ def pivoted_cholesky(
             break
         kept, rows = _reject(state, proposal, filled)
         filled = _append(state, proposal, kept, rows, filled)
+    if filled == 0:  # NaN or hidden everywhere: one empty slot lets NaN through to the output
+        state.factor[:, :1] = 0.0
+        filled = 1
     return PivotedCholesky(state.pivots[:, :filled], state.used[:, :filled], state.factor[:, :filled], state.residual)
 
 

@@ -54,8 +54,8 @@ class Selection:
 
 
 def auto_bins(n: int, rank: int) -> int:
-    """Bins of about 64 pivots and at least 512 keys: selection then costs ``64^2 n`` at every rank."""
-    return max(1, min(rank // 64, n // 512))
+    """Bins of about 32 pivots and at least 512 keys: choosing then costs ``32^2 n`` at every rank."""
+    return max(1, min(rank // 32, n // 512))
 
 
 def is_gaussian_bias(keys: Tensor, bias: Tensor, scale: float) -> bool:
