@@ -11,9 +11,9 @@ from math import isfinite
 from types import TracebackType
 from typing import Self
 
-from rich.console import Console
+from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
-from rich.table import Table
 from rich.text import Text
 
 from cameraready.evidence.store import TrialRecord
@@ -222,13 +222,16 @@ def verdict_json(slug: str, result: ClaimResult) -> dict[str, object]:
     }
 
 
-def verdict_table(methods: Sequence[MethodResult]) -> Table:
-    """All verdicts, with what was measured."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("claim", no_wrap=True)
-    table.add_column("verdict", no_wrap=True)
-    table.add_column("what was measured", overflow="fold")
-    for method in methods:
-        for result in method.claims:
-            table.add_row(f"{method.card.slug}:{result.claim.name}", badge(result.outcome), Text(result.sentence))
-    return table
+def verdict_table(methods: Sequence[MethodResult]) -> Group:
+    """All verdicts, each with what was measured below it, and how many there are of each kind."""
+    results = [(method.card.slug, result) for method in methods for result in method.claims]
+    width = max((len(result.outcome) for _, result in results), default=0) + 3
+    lines: list[RenderableType] = []
+    for slug, result in results:
+        verdict = badge(result.outcome)
+        verdict.pad_right(width - len(verdict))
+        lines.append(verdict.append(f"{slug}:{result.claim.name}", style="bold"))
+        lines.append(Padding(Text(result.sentence, style="dim"), (0, 0, 0, width)))
+    outcomes = [result.outcome for _, result in results]
+    counts = ", ".join(f"{outcomes.count(outcome)} {outcome}" for outcome in MARKS if outcome in outcomes)
+    return Group(*lines, Text(f"{len(results)} claims: {counts}", style="bold"))

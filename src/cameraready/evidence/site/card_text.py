@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from markdown_it import MarkdownIt
@@ -15,12 +16,14 @@ def to_html(text: str, *, top: int = 3) -> Markup:
     """Convert a card's text; its highest heading becomes ``<h{top}>`` so that it fits below the page's own headings.
 
     Links into the repository become plain text and images become links, since a page opens without either at hand.
+    Comments are left out, and so is the evidence that `make cards` writes: a page shows the verdicts of its own run.
 
     Examples
     --------
     >>> str(to_html("# Use <b>it</b>")).strip()
     '<h3>Use &lt;b&gt;it&lt;/b&gt;</h3>'
     """
+    text = re.sub(r"<!-- evidence.*?<!-- end of evidence -->|<!--.*?-->", "", text, flags=re.DOTALL)
     markdown = MarkdownIt("commonmark", {"html": False}).enable("table")
     tokens = markdown.parse(text)
     levels = [int(token.tag[1]) for token in tokens if token.type == "heading_open"]
