@@ -61,8 +61,7 @@ def versions(slug: str) -> dict[str, str]:
 @cache
 def data_digests(slug: str, claim: str) -> dict[str, str]:
     """Digest of the loader of every data set that the method's files or this claim's code name."""
-    trees = [_tree(path).body for path in _files(card(slug).folder) if path.suffix == ".py"]
-    strings = {text for body in (*trees, _claim_code(slug, claim)) for node in body for text in _strings(node)}
+    strings = set(_method_strings(slug)).union(*map(_strings, _claim_code(slug, claim)))
     return {name: found for name in sorted(strings) if (found := data_digest(name)) is not None}
 
 
@@ -126,6 +125,7 @@ def _files(folder: Path) -> Iterator[Path]:
             yield path
 
 
+@cache
 def _content(path: Path) -> str:
     if path.suffix == ".py":
         return _dump(_tree(path).body)
@@ -192,6 +192,13 @@ def _defined(node: ast.stmt) -> set[str]:
 
 def _names(node: ast.AST) -> set[str]:
     return {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
+
+
+@cache
+def _method_strings(slug: str) -> frozenset[str]:
+    """Every text constant of the method's files other than claims.py."""
+    trees = (_tree(path) for path in _files(card(slug).folder) if path.suffix == ".py")
+    return frozenset[str]().union(*map(_strings, trees))
 
 
 def _strings(node: ast.AST) -> set[str]:
