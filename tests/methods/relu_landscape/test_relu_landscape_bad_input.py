@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import torch
 from torch import nn
 
 from cameraready.methods.relu_landscape import (
@@ -82,12 +83,21 @@ def test_settings_out_of_range_are_refused():
     stats = Landscape(2, K=2).random_stats(seed=0)
     with pytest.raises(ValueError, match="eta=0"):
         sgd_ode(*stats, eta=0, t_max=1)
+    with pytest.raises(ValueError, match="eta=inf"):
+        sgd_ode(*stats, eta=np.inf, t_max=1)
+    with pytest.raises(ValueError, match=r"steps=2\.5"):
+        simulate_sgd(np.eye(2), np.eye(2), lr=0.1, steps=2.5, seed=0)
+    with pytest.raises(ValueError, match="not finite"):
+        simulate_sgd(np.full((2, 2), np.nan), np.eye(2), lr=0.1, steps=2, seed=0)
+    with pytest.raises(ValueError, match="5 values, all finite"):
+        solve_orbits(Pattern.defects(8, 1), start=[np.nan] * 5)
     with pytest.raises(ValueError, match="of one d"):
         simulate_sgd(np.eye(2), np.eye(3), lr=0.1, steps=1, seed=0)
     with pytest.raises(ValueError, match="share=1"):
         split_neuron(np.eye(2), 0, share=1)
-    with pytest.raises(ValueError, match="k=2"):
-        split_neuron(np.eye(2), 2)
+    for k in (2, 0.5):
+        with pytest.raises(ValueError, match=f"k={k}"):
+            split_neuron(np.eye(2), k)
     with pytest.raises(ValueError, match="optimiser='rmsprop'"):
         basins(2, [2], optimiser="rmsprop")
     with pytest.raises(ValueError, match="d=2 is smaller"):
@@ -125,3 +135,16 @@ def test_networks_outside_the_theory_are_refused():
     other[2].weight.data.abs_()
     with pytest.raises(ValueError, match="d=5"):
         AuditTorch(good, other)
+
+
+def test_a_diverged_network_or_unusable_inputs_are_refused_and_not_left_out():
+    good, broken = network(3), network(3)
+    for model in (good, broken):
+        model[2].weight.data.abs_()
+    with torch.no_grad():
+        broken[0].weight[0] = float("nan")
+    with pytest.raises(ValueError, match="5 weights that are not finite"):
+        AuditTorch(broken, good)
+    for inputs in (torch.zeros(4, 7), torch.zeros(1, 5), torch.full((4, 5), float("nan"))):
+        with pytest.raises(ValueError, match="expected finite examples"):
+            AuditTorch(good, good).run(inputs)

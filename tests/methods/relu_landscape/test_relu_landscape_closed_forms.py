@@ -57,6 +57,15 @@ def test_the_gradient_is_that_of_finite_differences():
     assert np.abs(numerical(land.loss, W).reshape(W.shape) - land.grad(W)).max() < 1e-8
 
 
+def test_loss_and_gradient_in_one_pass_are_those_of_two():
+    W, land = pair()
+    loss, gradient = land.loss_and_grad(W)
+    assert loss == land.loss(W)
+    np.testing.assert_array_equal(gradient, land.grad(W))
+    with pytest.raises(ValueError, match="for batches"):
+        land.loss_and_grad(W[None])
+
+
 def test_the_hessian_is_that_of_finite_differences():
     W, land = pair()
     difference = numerical(lambda w: land.grad(w).ravel(), W) - land.hessian(W)

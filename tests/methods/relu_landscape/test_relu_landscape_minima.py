@@ -108,6 +108,17 @@ def test_a_teacher_scaled_by_a_hundred_has_the_same_minima():
     np.testing.assert_allclose(large["lambda_min"], small["lambda_min"], rtol=1e-6)
 
 
+def test_a_failing_eigenvalue_solver_of_lapack_does_not_end_the_search(monkeypatch):
+    # numpy's divide and conquer did not converge at M = 16, K = 17 on a finite Hessian.
+    def fails(matrix):
+        raise np.linalg.LinAlgError("Eigenvalues did not converge")
+
+    expected = Landscape(3, K=3).find_minima(3, seed=0, max_unknowns=0)
+    monkeypatch.setattr("cameraready.methods.relu_landscape.search.np.linalg.eigh", fails)
+    found = Landscape(3, K=3).find_minima(3, seed=0, max_unknowns=0)
+    np.testing.assert_allclose(found["loss"], expected["loss"], atol=1e-12)
+
+
 @pytest.mark.slow
 def test_the_starts_do_not_depend_on_the_number_of_processes():
     land = Landscape(3, K=3)

@@ -81,6 +81,7 @@ class AuditTorch:
 
         Raises
         ------
+        ValueError : inputs of another shape, or with values that are not finite.
         NotCovered : on ``inputs`` the loss is more than 4 standard errors from the exact one: the inputs are not
             standard normal, and the population theory does not describe them.
         """
@@ -106,6 +107,11 @@ class AuditTorch:
         )
 
     def _sample_loss(self, inputs: torch.Tensor) -> tuple[float, float]:
+        d = self.W.shape[1]
+        if inputs.ndim != 2 or len(inputs) < 2 or inputs.shape[1] != d or not bool(torch.isfinite(inputs).all()):
+            raise ValueError(
+                f"inputs of shape {tuple(inputs.shape)}; expected finite examples (n, d), n >= 2 and d={d}"
+            )
         with torch.no_grad():
             gap = (self.student(inputs).reshape(len(inputs), -1) - self.teacher(inputs).reshape(len(inputs), -1))[:, 0]
         losses = (gap.double() ** 2 / 2).cpu().numpy()
@@ -129,6 +135,8 @@ def folded_weights(model: nn.Sequential, name: str) -> Floats:
             f"{name} has {int((output < 0).sum())} negative output weights; the theory is of sums of positive ReLUs"
         )
     W = output[:, None] * first.weight.detach().double().cpu().numpy()
+    if not np.isfinite(W).all():
+        raise ValueError(f"{name} has {np.count_nonzero(~np.isfinite(W))} weights that are not finite; did it diverge?")
     W = W[np.linalg.norm(W, axis=1) > 0]
     if not len(W):
         raise ValueError(f"{name} is zero everywhere; it has no neuron with a weight")

@@ -65,7 +65,10 @@ def certify(problem: Problem, W: Floats, *, max_unknowns: int) -> Certificate:
     if (lengths <= ZERO_NORM).any():
         return _nonsmooth(problem, W, loss, size)
     if size > CRITICAL:
-        raise ValueError(f"W is not a critical point: |gradient| = {size:.2g} > {CRITICAL:g}; pass land.refine(W)")
+        raise ValueError(
+            f"W is not a critical point: |gradient| = {size:.2g} > {CRITICAL:g}; pass land.refine(W) "
+            "if one is near, else land.descend(W)"
+        )
     H = span.hess(W)
     values = np.linalg.eigvalsh(H)
     across = np.linalg.eigvalsh(orthogonal_hessian(problem, W))[0] if _has_outside(problem) else np.nan

@@ -18,6 +18,8 @@ import numpy as np
 from flint import arb, arb_mat, ctx
 from numpy.typing import NDArray
 
+from cameraready.methods.relu_landscape.search import eigen
+
 Floats = NDArray[np.float64]
 PRECISION = 100  # bits
 RADII = (1e-11, 1e-10, 1e-9, 1e-8, 1e-7)
@@ -145,7 +147,7 @@ def bound_curvature(H: arb_mat) -> CurvatureBounds:
     """Bounds of the smallest eigenvalue of every symmetric matrix in ``H``: Gershgorin after diagonalisation."""
     n = H.nrows()
     middle = np.array([float(x.mid()) for x in H.entries()]).reshape(n, n)
-    _, vectors = np.linalg.eigh((middle + middle.T) / 2)
+    _, vectors = eigen((middle + middle.T) / 2)
     X = _matrix(vectors)
     rotated, gram = X.transpose() * H * X, X.transpose() * X
     low = min((_disc(rotated, i, -1) for i in range(n)), key=_down)

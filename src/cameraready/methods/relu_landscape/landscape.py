@@ -17,7 +17,7 @@ from cameraready.methods.relu_landscape.coordinates import Coordinates
 from cameraready.methods.relu_landscape.families import ZERO_LOSS, Family, family_of, same_class
 from cameraready.methods.relu_landscape.orbits import OrbitPoint, Pattern, orthonormal_scale, solve_orbits
 from cameraready.methods.relu_landscape.order_parameters import Stats
-from cameraready.methods.relu_landscape.pair_kernel import hessian, loss_and_gradient
+from cameraready.methods.relu_landscape.pair_kernel import hessian, loss_and_gradient, missing_direction
 from cameraready.methods.relu_landscape.table import CriticalPoint, MinimaTable
 
 Floats = NDArray[np.float64]
@@ -79,7 +79,7 @@ class Landscape:
     def _set(self, V: Floats, K: int, *, d_is_fixed: bool) -> None:
         if not isinstance(K, (int, np.integer)) or K < 1:
             raise ValueError(f"K={K!r}; a student has at least one neuron, K >= 1")
-        self.V, self.K, self.M = V, int(K), len(V)
+        self.V, self.K, self.M = np.array(V, order="C"), int(K), len(V)
         self.T = V @ V.T
         self.d_is_fixed = d_is_fixed
         self.coordinates = Coordinates.of(V, None if d_is_fixed else self.K, self.K)
@@ -104,14 +104,24 @@ class Landscape:
         """Gradient of the loss, of the shape of W (..., K, d). At a neuron of norm 0, the limit along the residual."""
         return self._map(W, lambda w, V, e: loss_and_gradient(w, V, e, self._energy)[1])
 
+    def loss_and_grad(self, W: ArrayLike) -> tuple[float, Floats]:
+        """Loss and gradient (K, d) of one W (K, d) in one pass, as optimisers want them."""
+        W = np.require(W, np.float64, ["C", "W"])  # one layout, so that the kernels are compiled once
+        if W.ndim != 2:
+            raise ValueError(f"W has shape {W.shape}; expected one (K, d), use loss and grad for batches")
+        V = self._teacher_for(W.shape)
+        return loss_and_gradient(W, V, missing_direction(W, V), self._energy)
+
     def hessian(self, W: ArrayLike) -> Floats:
         """Hessian of the loss, (..., K d, K d), rows of W one after the other."""
         return self._map(W, lambda w, V, e: hessian(w, V, e).reshape(w.size, w.size))
 
     def loss_q(self, Q: Any, R: Any) -> Any:
         """Population loss from the order parameters Q (..., K, K) and R (..., K, M), numpy or torch."""
-        T = torch.as_tensor(self.T, dtype=Q.dtype, device=Q.device) if isinstance(Q, torch.Tensor) else self.T
-        return order_parameters.loss_from_statistics(Q, R, T)
+        if isinstance(Q, torch.Tensor):
+            return order_parameters.loss_from_statistics(Q, R, torch.as_tensor(self.T, dtype=Q.dtype, device=Q.device))
+        Q, R = np.asarray(Q, dtype=np.float64), np.asarray(R, dtype=np.float64)
+        return order_parameters.loss_from_statistics(Q, R, self.T)
 
     def stats(self, W: ArrayLike) -> Stats:
         """The order parameters (Q, R, T) of W (K, d)."""
@@ -150,8 +160,8 @@ class Landscape:
         MinimaTable : one row a class, by loss. Classes whose status is a saddle are kept: a start that ends on one is
             not a start that found a minimum.
         """
-        if n_starts < 1:
-            raise ValueError(f"n_starts={n_starts}; at least one descent is needed")
+        if not isinstance(n_starts, (int, np.integer)) or n_starts < 1:
+            raise ValueError(f"n_starts={n_starts!r}; at least one descent is needed")
         if not scale > 0:
             raise ValueError(f"scale={scale} is not positive; 1.0 starts at the teacher's order of magnitude")
         rng, shape = np.random.default_rng(seed), (self.K, self.problem.V.shape[1])
@@ -191,13 +201,13 @@ class Landscape:
 
         Raises
         ------
-        ValueError : W is not a critical point; `refine` finds the nearest.
+        ValueError : W is not a critical point; `refine` polishes one that is near, `descend` goes down to a minimum.
         """
         with threadpool_limits(1):
             return self._certificate(self._into_span(W), max_unknowns)
 
     def refine(self, W: ArrayLike) -> Floats:
-        """The critical point that Newton reaches from W (K, d), polished to rounding precision, of any index."""
+        """The critical point near W (K, d), of any index, by Newton. From far away Newton may stop short of one."""
         W = self._check(W)
         with threadpool_limits(1):
             inner = search.refine(self.problem.in_span(), self.coordinates.inside(W))
@@ -262,14 +272,13 @@ class Landscape:
         if len(shape) < 2 or shape[-2] != self.K or shape[-1] < d or (self.d_is_fixed and shape[-1] != d):
             wanted = f"d={d}" if self.d_is_fixed else f"d >= {d}"
             raise ValueError(f"W has shape {tuple(shape)}; expected (..., K, d) with K={self.K} and {wanted}")
-        return np.pad(self.V, ((0, 0), (0, shape[-1] - d)))
+        return self.V if shape[-1] == d else np.pad(self.V, ((0, 0), (0, shape[-1] - d)))
 
     def _map(self, W: ArrayLike, function: Any) -> Floats:
-        W = np.ascontiguousarray(W, dtype=np.float64)
+        W = np.require(W, np.float64, ["C", "W"])  # one layout, so that the kernels are compiled once
         V = self._teacher_for(W.shape)
         flat = W.reshape(-1, *W.shape[-2:])
-        whole = search.Problem(V, self.rank, 0.0)
-        values = np.stack([np.asarray(function(w, V, whole.at_zero(w))) for w in flat])
+        values = np.stack([np.asarray(function(w, V, missing_direction(w, V))) for w in flat])
         return values.reshape(W.shape[:-2] + values.shape[1:])[()]
 
 

@@ -137,8 +137,8 @@ def solve_orbits(pattern: Pattern, *, start: ArrayLike | None = None) -> OrbitPo
 
 
 def _minimise(pattern: Pattern, x: Floats) -> tuple[Floats, float]:
-    if x.shape != (pattern.n_values,):
-        raise ValueError(f"start has shape {x.shape}; the pattern has {pattern.n_values} values")
+    if x.shape != (pattern.n_values,) or not np.isfinite(x).all():
+        raise ValueError(f"start={x} of shape {x.shape}; the pattern has {pattern.n_values} values, all finite")
     weight = np.sqrt(pattern.layout.multiplicity)
     fun, grad, hess = _derivatives(pattern.layout)
     found = optimize.minimize(

@@ -49,6 +49,16 @@ def unit_rows(W: NDArray[np.float64], at_zero: NDArray[np.float64]) -> tuple[NDA
 
 
 @njit(cache=True)
+def missing_direction(W: NDArray[np.float64], V: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The unit vector along sum v_m - sum w_k, what the student misses on average (the first axis where that is 0)."""
+    missing = V.sum(axis=0) - W.sum(axis=0)
+    norm = math.sqrt(np.dot(missing, missing))
+    if norm == 0:
+        missing[0] = norm = 1.0
+    return missing / norm
+
+
+@njit(cache=True)
 def loss_and_gradient(
     W: NDArray[np.float64], V: NDArray[np.float64], at_zero: NDArray[np.float64], teacher_energy: float
 ) -> tuple[float, NDArray[np.float64]]:

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import optimize
+from scipy import linalg, optimize
 
 from cameraready.methods.relu_landscape.order_parameters import gradient_coefficients
-from cameraready.methods.relu_landscape.pair_kernel import hessian, loss_and_gradient
+from cameraready.methods.relu_landscape.pair_kernel import hessian, loss_and_gradient, missing_direction
 
 Floats = NDArray[np.float64]
 FLAT = 1e-7  # Hessian eigenvalues of smaller size count as zero
@@ -34,10 +34,8 @@ class Problem:
         return hessian(np.ascontiguousarray(W), self.V, self.at_zero(W)).reshape(W.size, W.size)
 
     def at_zero(self, W: Floats) -> Floats:
-        """The direction from which limits at a neuron of norm 0 are taken: what the student misses on average."""
-        missing = self.V.sum(axis=0) - W.sum(axis=0)
-        norm = np.linalg.norm(missing)
-        return missing / norm if norm > 0 else np.eye(W.shape[1])[0]
+        """The direction from which limits at a neuron of norm 0 are taken."""
+        return missing_direction(np.ascontiguousarray(W), self.V)
 
     def in_span(self) -> Problem:
         """The same problem for weights in the span of the teachers."""
@@ -80,7 +78,7 @@ def refine(problem: Problem, W: Floats, *, tolerance: float = NEWTON_TOLERANCE, 
     for _ in range(max_steps):
         if size <= tolerance:
             break
-        values, vectors = np.linalg.eigh(problem.hess(W))
+        values, vectors = eigen(problem.hess(W))
         along = vectors.T @ gradient.ravel()
         for _ in range(8):
             step = vectors @ (along * values / (values**2 + damping * size))
@@ -96,6 +94,19 @@ def refine(problem: Problem, W: Floats, *, tolerance: float = NEWTON_TOLERANCE, 
     return W
 
 
+def eigen(H: Floats) -> tuple[Floats, Floats]:
+    """Eigenvalues (ascending) and eigenvectors of a symmetric matrix.
+
+    LAPACK's divide and conquer can fail on finite Hessians with many equal eigenvalues, which symmetric minima have;
+    there the slower QR iteration is used.
+    """
+    try:
+        values, vectors = np.linalg.eigh(H)
+    except np.linalg.LinAlgError:
+        values, vectors = linalg.eigh(H, driver="ev")
+    return values, vectors
+
+
 def escape_direction(problem: Problem, W: Floats) -> Floats | None:
     """The unit direction (K, d0) of the most negative curvature at the critical point ``W`` of the span, or None.
 
@@ -103,12 +114,12 @@ def escape_direction(problem: Problem, W: Floats) -> Floats | None:
     """
     if (np.linalg.norm(W, axis=1) == 0).any():
         return None
-    inside, within = np.linalg.eigh(problem.in_span().hess(W))
+    inside, within = eigen(problem.in_span().hess(W))
     if inside[0] < -FLAT:
         return embed(within[:, 0].reshape(W.shape), problem)
     if problem.V.shape[1] == problem.rank:
         return None
-    outside, across = np.linalg.eigh(orthogonal_hessian(problem, W))
+    outside, across = eigen(orthogonal_hessian(problem, W))
     if outside[0] >= -FLAT:
         return None
     direction = np.zeros((len(W), problem.V.shape[1]))

@@ -43,10 +43,12 @@ def split_neuron(W: Floats, k: int, *, share: float = 0.5) -> Floats:
     ValueError : a share outside (0, 1), a row that is not there.
     """
     W = np.asarray(W, dtype=np.float64)
+    if W.ndim != 2:
+        raise ValueError(f"W has shape {W.shape}; expected (K, d)")
     if not 0 < share < 1:
         raise ValueError(f"share={share} is not in (0, 1); 0.5 splits the neuron in halves")
-    if not 0 <= k < len(W):
-        raise ValueError(f"k={k}, but W has rows 0 to {len(W) - 1}")
+    if not isinstance(k, (int, np.integer)) or not 0 <= k < len(W):
+        raise ValueError(f"k={k!r}, but W has rows 0 to {len(W) - 1}")
     split = np.vstack([W, (1 - share) * W[k]])
     split[k] *= share
     return split
