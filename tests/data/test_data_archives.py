@@ -29,11 +29,14 @@ def load(name: str):
         pytest.skip(str(error))
 
 
-@pytest.mark.parametrize(("name", "shape", "counts"), [
-    ("mnist-5k", (5000, 28, 28), [500] * 10),
-    ("orl-faces", (400, 112, 92), [10] * 40),
-    ("fashion-mnist", (70000, 28, 28), [7000] * 10),
-])
+@pytest.mark.parametrize(
+    ("name", "shape", "counts"),
+    [
+        ("mnist-5k", (5000, 28, 28), [500] * 10),
+        ("orl-faces", (400, 112, 92), [10] * 40),
+        ("fashion-mnist", (70000, 28, 28), [7000] * 10),
+    ],
+)
 def test_labelled_images_have_their_shape_and_class_counts(name, shape, counts):
     images, labels = load(name)
     assert (images.shape, images.dtype, labels.dtype) == (shape, np.uint8, np.int64)
@@ -41,13 +44,16 @@ def test_labelled_images_have_their_shape_and_class_counts(name, shape, counts):
     assert images.max() > 200
 
 
-@pytest.mark.parametrize(("name", "shape", "target", "counts"), [
-    ("adult", (48842, 14), "income", {"<=50K": 37155, ">50K": 11687}),
-    ("german-credit", (1000, 20), "credit", {1: 700, 2: 300}),
-    ("compas", (7214, 52), "two_year_recid", {0: 3963, 1: 3251}),
-    ("keel:spambase", (4597, 57), "class", {0: 2785, 1: 1812}),
-    ("keel:yeast4", (1484, 8), "class", {"negative": 1433, "positive": 51}),
-])
+@pytest.mark.parametrize(
+    ("name", "shape", "target", "counts"),
+    [
+        ("adult", (48842, 14), "income", {"<=50K": 37155, ">50K": 11687}),
+        ("german-credit", (1000, 20), "credit", {1: 700, 2: 300}),
+        ("compas", (7214, 52), "two_year_recid", {0: 3963, 1: 3251}),
+        ("keel:spambase", (4597, 57), "class", {0: 2785, 1: 1812}),
+        ("keel:yeast4", (1484, 8), "class", {"negative": 1433, "positive": 51}),
+    ],
+)
 def test_tables_have_their_published_rows_and_classes(name, shape, target, counts):
     X, y = load(name)
     assert X.shape == shape
@@ -69,12 +75,15 @@ def test_keel_tables_without_their_decimal_points_are_refused():
             data.load(f"keel:{name}")
 
 
-@pytest.mark.parametrize(("name", "rows", "columns"), [
-    ("freesolv", 642, ["smiles", "iupac", "expt", "calc"]),
-    ("melting-points", 11384, ["smiles", "cas", "Tm"]),
-    ("boiling-points", 11086, ["smiles", "cas", "Tb"]),
-    ("clintox", 1491, ["smiles", "FDA_APPROVED", "CT_TOX"]),
-])
+@pytest.mark.parametrize(
+    ("name", "rows", "columns"),
+    [
+        ("freesolv", 642, ["smiles", "iupac", "expt", "calc"]),
+        ("melting-points", 11384, ["smiles", "cas", "Tm"]),
+        ("boiling-points", 11086, ["smiles", "cas", "Tb"]),
+        ("clintox", 1491, ["smiles", "FDA_APPROVED", "CT_TOX"]),
+    ],
+)
 def test_molecules_have_structures_and_values(name, rows, columns):
     frame = load(name)
     assert len(frame) == rows
@@ -99,10 +108,13 @@ def test_esol_has_its_1128_molecules():
     assert load("esol").shape == (1128, 10)
 
 
-@pytest.mark.parametrize(("name", "nodes", "edges", "words", "split", "classes", "unlabelled"), [
-    ("cora", 2708, 5278, 1433, (140, 500, 1000), 7, 0),
-    ("citeseer", 3327, 4552, 3703, (120, 500, 1000), 6, 15),
-])
+@pytest.mark.parametrize(
+    ("name", "nodes", "edges", "words", "split", "classes", "unlabelled"),
+    [
+        ("cora", 2708, 5278, 1433, (140, 500, 1000), 7, 0),
+        ("citeseer", 3327, 4552, 3703, (120, 500, 1000), 6, 15),
+    ],
+)
 def test_citation_graphs_have_their_published_numbers(name, nodes, edges, words, split, classes, unlabelled):
     graph = load(name)
     assert graph.features.shape == (nodes, words)

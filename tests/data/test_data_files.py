@@ -128,13 +128,16 @@ def test_only_an_npz_address_is_split_at_its_key():
     assert split_key("zip://a.csv::s3://bucket/b.zip") == ("zip://a.csv::s3://bucket/b.zip", "")
 
 
-@pytest.mark.parametrize(("array", "words"), [
-    (np.zeros(5), r"shape \(5,\); embeddings must have two axes"),
-    (np.zeros((2, 3, 4)), r"shape \(2, 3, 4\)"),
-    (np.zeros((0, 3)), "at least one row"),
-    (np.zeros((2, 2), dtype=complex), "complex128 values"),
-    (np.array([["a"]]), "<U1 values"),
-])
+@pytest.mark.parametrize(
+    ("array", "words"),
+    [
+        (np.zeros(5), r"shape \(5,\); embeddings must have two axes"),
+        (np.zeros((2, 3, 4)), r"shape \(2, 3, 4\)"),
+        (np.zeros((0, 3)), "at least one row"),
+        (np.zeros((2, 2), dtype=complex), "complex128 values"),
+        (np.array([["a"]]), "<U1 values"),
+    ],
+)
 def test_arrays_of_another_shape_or_type_are_refused(tmp_path, array, words):
     np.save(tmp_path / "a.npy", array)
     with pytest.raises(ValueError, match=words):

@@ -32,11 +32,14 @@ def test_photo_patches_are_all_patches_at_the_stride_in_row_column_colour_order(
     assert data.load("photo-patches", size=100, stride=50).shape == (2 * 7 * 11, 30000)
 
 
-@pytest.mark.parametrize(("options", "words"), [
-    ({"size": 0}, "size=0 must lie between 1 and"),
-    ({"size": 428}, "427 pixels"),
-    ({"stride": 0}, "stride=0 must be at least 1"),
-])
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"size": 0}, "size=0 must lie between 1 and"),
+        ({"size": 428}, "427 pixels"),
+        ({"stride": 0}, "stride=0 must be at least 1"),
+    ],
+)
 def test_impossible_patches_are_refused(options, words):
     with pytest.raises(ValueError, match=words):
         data.load("photo-patches", **options)
@@ -72,18 +75,29 @@ def test_noise_moves_the_same_points_by_its_standard_deviation():
     assert not np.array_equal(clean, data.load("manifold-sphere", n=2000, seed=6))
 
 
-@pytest.mark.parametrize(("options", "words"), [
-    ({"n": 0}, "n=0"), ({"dim": 0}, "dim=0"), ({"dim": 4, "ambient": 4}, r"ambient=4 .* dim \+ 1 = 5"),
-    ({"noise": -1.0}, "noise=-1.0"), ({"noise": float("nan")}, "noise=nan"),
-])
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"n": 0}, "n=0"),
+        ({"dim": 0}, "dim=0"),
+        ({"dim": 4, "ambient": 4}, r"ambient=4 .* dim \+ 1 = 5"),
+        ({"noise": -1.0}, "noise=-1.0"),
+        ({"noise": float("nan")}, "noise=nan"),
+    ],
+)
 def test_an_impossible_sphere_is_refused(options, words):
     with pytest.raises(ValueError, match=words):
         data.load("manifold-sphere", **options)
 
 
-@pytest.mark.parametrize(("name", "shape", "classes"), [
-    ("breast-cancer", (569, 30), 2), ("wine", (178, 13), 3), ("diabetes", (442, 10), None),
-])
+@pytest.mark.parametrize(
+    ("name", "shape", "classes"),
+    [
+        ("breast-cancer", (569, 30), 2),
+        ("wine", (178, 13), 3),
+        ("diabetes", (442, 10), None),
+    ],
+)
 def test_tables_have_named_features_and_a_target(name, shape, classes):
     X, y = data.load(name)
     assert X.shape == shape

@@ -12,14 +12,17 @@ from cameraready.data.digests import source_digest
 
 
 def python(code: str, **environment: str) -> str:
-    return subprocess.run([sys.executable, "-c", code], env={**os.environ, **environment}, check=True,
-                          capture_output=True, text=True).stdout.strip()
+    return subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, **environment}, check=True, capture_output=True, text=True
+    ).stdout.strip()
 
 
 def test_importing_data_and_asking_for_the_catalogue_and_fingerprints_loads_no_heavy_module():
-    code = ("import sys; from cameraready import data; data.catalogue(); data.fingerprint('digits'); heavy = "
-            "('numpy', 'pandas', 'torch', 'sklearn', 'scipy', 'pyarrow', 'pooch', 'fsspec', 'PIL'); "
-            "print([module for module in heavy if module in sys.modules])")
+    code = (
+        "import sys; from cameraready import data; data.catalogue(); data.fingerprint('digits'); heavy = "
+        "('numpy', 'pandas', 'torch', 'sklearn', 'scipy', 'pyarrow', 'pooch', 'fsspec', 'PIL'); "
+        "print([module for module in heavy if module in sys.modules])"
+    )
     assert python(code) == "[]"
 
 
@@ -84,8 +87,9 @@ def test_a_fingerprint_follows_helpers_and_constants_but_not_comments(tmp_path, 
             function.__module__ = "cameraready.data.planted"
         return source_digest(module.loader)
 
-    text = ("SCALE = 2\ndef helper():\n    return SCALE\n"
-            "def loader():\n    'Words.'\n    return [helper() for _ in 'ab']\n")
+    text = (
+        "SCALE = 2\ndef helper():\n    return SCALE\ndef loader():\n    'Words.'\n    return [helper() for _ in 'ab']\n"
+    )
     original = fingerprint_of("planted_a", text)
     assert fingerprint_of("planted_b", text.replace("'Words.'", "# other words")) == original
     assert fingerprint_of("planted_c", text.replace("return SCALE", "return -SCALE")) != original

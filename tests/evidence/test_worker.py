@@ -17,7 +17,7 @@ from cameraready.evidence.plan import TrialSpec, claims_of, plan
 from cameraready.evidence.run import LocalExecutor, Worker
 from cameraready.evidence.store import TrialRecord
 
-CLAIMS = '''
+CLAIMS = """
 import os, signal, subprocess, sys, time
 from pathlib import Path
 
@@ -144,7 +144,7 @@ def dumps(trial, where):
     rows = 20_000
     for row in range(rows):
         trial.record(method="m", x=row, text="y" * 50)
-'''
+"""
 
 
 WAITING = """

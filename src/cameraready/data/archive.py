@@ -29,10 +29,13 @@ def archive_file(distribution: str, version: str, relative: str) -> Path:
     try:
         installed = metadata.distribution(distribution)
     except metadata.PackageNotFoundError:
-        raise MissingData(f"{relative} is read from the archive package {distribution}, which is not installed; "
-                          f"run: {command}") from None
+        raise MissingData(
+            f"{relative} is read from the archive package {distribution}, which is not installed; run: {command}"
+        ) from None
     path = Path(str(installed.locate_file(relative)))
     if not path.exists():
-        raise MissingData(f"{distribution} {installed.version} holds no {relative}; "
-                          f"the version known to hold it is {version}: run: {command}")
+        raise MissingData(
+            f"{distribution} {installed.version} holds no {relative}; "
+            f"the version known to hold it is {version}: run: {command}"
+        )
     return path

@@ -74,8 +74,9 @@ def locate(remote: Remote) -> Path:
     try:
         pooch.retrieve(remote.url, known_hash=remote.checksum, fname=target.name, path=target.parent)
     except (OSError, EOFError, ftplib.Error, ValueError) as error:  # ValueError: what arrived has another checksum
-        raise MissingData(f"{remote.path} could not be downloaded from {remote.url} ({_reason(error)}). "
-                          f"{_by_hand(remote)}") from error
+        raise MissingData(
+            f"{remote.path} could not be downloaded from {remote.url} ({_reason(error)}). {_by_hand(remote)}"
+        ) from error
     return target
 
 
@@ -138,8 +139,10 @@ def _check(path: Path, remote: Remote) -> None:
     algorithm, _, expected = remote.checksum.rpartition(":")
     found = pooch.file_hash(str(path), alg=algorithm or "sha256")
     if found != expected:
-        raise MissingData(f"{path} is not the file its authors published: its {algorithm or 'sha256'} is {found}, "
-                          f"expected {expected}. Replace or remove it. {_by_hand(remote)}")
+        raise MissingData(
+            f"{path} is not the file its authors published: its {algorithm or 'sha256'} is {found}, "
+            f"expected {expected}. Replace or remove it. {_by_hand(remote)}"
+        )
 
 
 def _reason(error: BaseException) -> str:
@@ -152,5 +155,7 @@ def _reason(error: BaseException) -> str:
 def _by_hand(remote: Remote) -> str:
     named = os.environ.get("CAMERAREADY_DATA") or "not set"
     fetch = f"fetch {remote.url} and " if remote.url else ""
-    return (f"By hand: {fetch}save it as {remote.path} in a folder that the environment variable CAMERAREADY_DATA "
-            f"names (now: {named}), or as {cache() / remote.path}")
+    return (
+        f"By hand: {fetch}save it as {remote.path} in a folder that the environment variable CAMERAREADY_DATA "
+        f"names (now: {named}), or as {cache() / remote.path}"
+    )

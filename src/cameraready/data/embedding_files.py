@@ -71,8 +71,10 @@ def _require_finite(array: NDArray[Any], columns: list[str], address: str) -> No
         if not finite.all():
             row, column = (int(i) for i in np.argwhere(~finite)[0])
             value = "inf" if np.isinf(array[start + row, column]) else "NaN"
-            raise ValueError(f"{address}: {columns[column]} is {value} in row {start + row} (counted from 0); "
-                             "remove such rows or fill them in")
+            raise ValueError(
+                f"{address}: {columns[column]} is {value} in row {start + row} (counted from 0); "
+                "remove such rows or fill them in"
+            )
 
 
 def _list_column(table: pa.Table, address: str) -> str | None:
@@ -86,8 +88,10 @@ def _list_column(table: pa.Table, address: str) -> str | None:
 
     names = [field.name for field in table.schema if holds_numbers(field.type)]
     if len(names) > 1:
-        raise ValueError(f"{address} has {len(names)} columns of lists: {listed(names)}; "
-                         "save a file with the one that holds the embeddings")
+        raise ValueError(
+            f"{address} has {len(names)} columns of lists: {listed(names)}; "
+            "save a file with the one that holds the embeddings"
+        )
     return names[0] if names else None
 
 
@@ -104,7 +108,9 @@ def _stack_lists(table: pa.Table, column: str, address: str) -> NDArray[Any]:
     different = np.flatnonzero(lengths != lengths[0])
     if len(different):
         row = int(different[0])
-        raise ValueError(f"{address}: column {column!r} has lists of unequal length: row 0 holds {lengths[0]:.0f} "
-                         f"numbers, row {row} {lengths[row]:.0f} (nan: the list is missing); all must hold the same")
+        raise ValueError(
+            f"{address}: column {column!r} has lists of unequal length: row 0 holds {lengths[0]:.0f} "
+            f"numbers, row {row} {lengths[row]:.0f} (nan: the list is missing); all must hold the same"
+        )
     flat: NDArray[Any] = pa.chunked_array([chunk.flatten() for chunk in lists.chunks]).to_numpy()
     return flat.reshape(len(lengths), -1)

@@ -106,8 +106,10 @@ def _table(address: str, key: str, target: str | None) -> Table:
         raise ValueError(f"{address} holds no rows (columns: {listed(frame.columns)})")
     names = list(frame.columns)
     if not frame.columns.is_unique:
-        raise ValueError(f"{address} has several columns of the same name: "
-                         f"{listed(frame.columns[frame.columns.duplicated()].unique())}; rename them")
+        raise ValueError(
+            f"{address} has several columns of the same name: "
+            f"{listed(frame.columns[frame.columns.duplicated()].unique())}; rename them"
+        )
     if target is not None and target not in names:
         close = difflib.get_close_matches(target, [str(name) for name in names], n=1)
         hint = f" (close: {close[0]!r})" if close else ""
@@ -118,8 +120,10 @@ def _table(address: str, key: str, target: str | None) -> Table:
     y = frame[found]
     if y.isna().any():
         row = int(y.isna().to_numpy().argmax())
-        raise ValueError(f"{address}: the target column {found!r} is missing in row {row} (counted from 0); "
-                         "remove the rows without a target")
+        raise ValueError(
+            f"{address}: the target column {found!r} is missing in row {row} (counted from 0); "
+            "remove the rows without a target"
+        )
     return Table(frame.drop(columns=found), y)
 
 

@@ -48,8 +48,10 @@ def family_of(address: str) -> tuple[str, ...]:
     for family in (TEXT, ARROW, ARRAY):
         if suffix(address) in family:
             return family
-    raise ValueError(f"{address} has the extension {suffix(address) or '(none)'}, which is not read; "
-                     f"save it as one of {' '.join((*TEXT, *ARROW, *ARRAY))}")
+    raise ValueError(
+        f"{address} has the extension {suffix(address) or '(none)'}, which is not read; "
+        f"save it as one of {' '.join((*TEXT, *ARROW, *ARRAY))}"
+    )
 
 
 def is_remote(address: str) -> bool:
@@ -80,8 +82,14 @@ def read_text_table(address: str) -> pd.DataFrame:
         unnamed = _is_data(first)
         with _stream(address) as stream:
             frame = pd.read_csv(stream, sep=separator, header=None if unnamed else "infer", low_memory=False)
-    except (pd.errors.EmptyDataError, pd.errors.ParserError, UnicodeDecodeError,
-            EOFError, gzip.BadGzipFile, zlib.error) as error:
+    except (
+        pd.errors.EmptyDataError,
+        pd.errors.ParserError,
+        UnicodeDecodeError,
+        EOFError,
+        gzip.BadGzipFile,
+        zlib.error,
+    ) as error:
         raise ValueError(f"{address} is not a readable {suffix(address)[1:].upper()} table: {error}") from error
     if unnamed:
         frame.columns = [f"x{i}" for i in range(frame.shape[1])]
@@ -156,8 +164,10 @@ def _read_npz(address: str, key: str) -> NDArray[np.generic]:
         if key and key not in keys:
             raise ValueError(f"{address} holds no array {key!r}; it holds {', '.join(keys)}")
         if not key and len(keys) != 1:
-            raise ValueError(f"{address} holds {len(keys)} arrays: {', '.join(keys)}; name the one to read, "
-                             f"as {address}::{keys[0] if keys else 'key'}")
+            raise ValueError(
+                f"{address} holds {len(keys)} arrays: {', '.join(keys)}; name the one to read, "
+                f"as {address}::{keys[0] if keys else 'key'}"
+            )
         with _explained(address):
             return arrays[key or keys[0]]  # type: ignore[no-any-return]
 
@@ -169,8 +179,10 @@ def _explained(address: str) -> Iterator[None]:
         yield
     except (ValueError, EOFError, zipfile.BadZipFile) as error:
         if any(word in str(error) for word in ("pickle", "Object arrays", "Python objects")):
-            raise ValueError(f"{address} holds Python objects or is no NumPy file; only arrays of numbers are read "
-                             "(loading a pickle can run code): save it with dtype float") from error
+            raise ValueError(
+                f"{address} holds Python objects or is no NumPy file; only arrays of numbers are read "
+                "(loading a pickle can run code): save it with dtype float"
+            ) from error
         raise ValueError(f"{address} is damaged or no NumPy file: {error}") from error
 
 
@@ -179,8 +191,10 @@ def require_matrix(array: NDArray[Any], address: str, what: str) -> None:
     if array.dtype.kind not in "fiub":
         raise ValueError(f"{address} holds {array.dtype} values; {what} must be real numbers")
     if array.ndim != 2:
-        raise ValueError(f"{address} has shape {array.shape}; {what} must have two axes (n, D): "
-                         "reshape it to one row a sample and save it again")
+        raise ValueError(
+            f"{address} has shape {array.shape}; {what} must have two axes (n, D): "
+            "reshape it to one row a sample and save it again"
+        )
 
 
 def listed(names: Any, limit: int = 12) -> str:

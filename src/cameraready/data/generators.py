@@ -14,10 +14,14 @@ if TYPE_CHECKING:
 
 
 @dataset(
-    "manifold-sphere", "embeddings",
+    "manifold-sphere",
+    "embeddings",
     returns="float32 (n, ambient)",
-    size="any; n=20,000, ambient=32 by default", licence="generated", source="this library",
-    found="generated", package="numpy",
+    size="any; n=20,000, ambient=32 by default",
+    licence="generated",
+    source="this library",
+    found="generated",
+    package="numpy",
 )
 def manifold_sphere(
     *, n: int = 20_000, dim: int = 4, ambient: int = 32, noise: float = 0.0, seed: int = 0
@@ -60,10 +64,14 @@ def manifold_sphere(
 
 
 @dataset(
-    "access-points", "table",
+    "access-points",
+    "table",
     returns="Table: X (400, 8) positions x_1, y_1, ..., x_4, y_4 in the unit square, y sum rate in bit/s/Hz",
-    size="any; n=400 by default", licence="generated", source="this library",
-    found="generated", package="numpy",
+    size="any; n=400 by default",
+    licence="generated",
+    source="this library",
+    found="generated",
+    package="numpy",
 )
 def access_points(*, n: int = 400, n_points: int = 4, n_users: int = 16, seed: int = 0) -> Table:
     """Random placements of identical wireless access points and the sum rate of the users that they serve.

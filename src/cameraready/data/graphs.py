@@ -51,10 +51,14 @@ _GNN_CHECKSUMS: dict[str, str | None] = {
 
 
 @dataset(
-    "cora", "graph",
+    "cora",
+    "graph",
     returns="Graph: 2,708 papers, 5,278 undirected edges, 1,433 words, 7 classes, public split",
-    size="2,708 nodes, 1 MB", licence="MIT", source="kimiyoung/planetoid",
-    found="download", get=_PLANETOID,
+    size="2,708 nodes, 1 MB",
+    licence="MIT",
+    source="kimiyoung/planetoid",
+    found="download",
+    get=_PLANETOID,
 )
 def cora() -> Graph:
     """Cora citations with Planetoid's split (140 / 500 / 1,000); edges made undirected, self-loops dropped."""
@@ -62,10 +66,14 @@ def cora() -> Graph:
 
 
 @dataset(
-    "citeseer", "graph",
+    "citeseer",
+    "graph",
     returns="Graph: 3,327 papers, 4,552 undirected edges, 3,703 words, 6 classes, public split",
-    size="3,327 nodes, 1 MB", licence="MIT", source="kimiyoung/planetoid",
-    found="download", get=_PLANETOID,
+    size="3,327 nodes, 1 MB",
+    licence="MIT",
+    source="kimiyoung/planetoid",
+    found="download",
+    get=_PLANETOID,
 )
 def citeseer() -> Graph:
     """Citeseer citations with Planetoid's split (120 / 500 / 1,000); 15 papers have neither words nor label."""
@@ -73,10 +81,15 @@ def citeseer() -> Graph:
 
 
 @dataset(
-    "gnn-benchmark:NAME", "graph",
+    "gnn-benchmark:NAME",
+    "graph",
     returns="Graph as its authors publish it: adjacency directed where they give it so, no split",
-    size="0.5 to 30 MB", licence="MIT", source="shchur/gnn-benchmark",
-    found="download", get=_GNN_BENCHMARK, members=tuple(_GNN_CHECKSUMS),
+    size="0.5 to 30 MB",
+    licence="MIT",
+    source="shchur/gnn-benchmark",
+    found="download",
+    get=_GNN_BENCHMARK,
+    members=tuple(_GNN_CHECKSUMS),
 )
 def gnn_benchmark(name: str) -> Graph:
     """Citation, co-purchase and co-author graphs of the "pitfalls" benchmark."""
@@ -86,8 +99,10 @@ def gnn_benchmark(name: str) -> Graph:
     remote = Remote(f"gnn-benchmark/{name}.npz", f"{_GNN_BENCHMARK}{name}.npz", _GNN_CHECKSUMS[name])
     with np.load(locate(remote), allow_pickle=False) as arrays:
         adjacency, features = (
-            csr_matrix((arrays[f"{part}_data"], arrays[f"{part}_indices"], arrays[f"{part}_indptr"]),
-                       shape=arrays[f"{part}_shape"])
+            csr_matrix(
+                (arrays[f"{part}_data"], arrays[f"{part}_indices"], arrays[f"{part}_indptr"]),
+                shape=arrays[f"{part}_shape"],
+            )
             for part in ("adj", "attr")
         )
         return Graph(adjacency, features, arrays["labels"].astype(np.int64))

@@ -46,6 +46,7 @@ def _read(stream: IO[bytes], name: str) -> NDArray[np.float32]:
         grey = np.asarray(picture, dtype=np.float32) / np.float32(65535)
         return np.repeat(grey[:, :, None], 3, axis=2)
     if picture.mode in ("I", "F"):
-        raise ValueError(f"{name} holds {picture.mode!r} values (32 bits a pixel) without a fixed range; "
-                         "save it with 8 or 16 bits")
+        raise ValueError(
+            f"{name} holds {picture.mode!r} values (32 bits a pixel) without a fixed range; save it with 8 or 16 bits"
+        )
     return np.asarray(picture.convert("RGB"), dtype=np.float32) / np.float32(255)

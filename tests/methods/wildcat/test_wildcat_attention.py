@@ -299,8 +299,13 @@ def test_bad_input_is_refused_with_the_way_out(change, error, message):
 
 
 def test_compression_refuses_the_same():
-    for wrong, message in [({"bins": 0}, "bins=0"), ({"weighing": "x"}, "weighing='x'"), ({"tau": -1.0}, "tau=-1.0"),
-                           ({"tau": "tuned"}, "tau='tuned'"), ({"key_bias": torch.zeros(5)}, "key_bias")]:
+    for wrong, message in [
+        ({"bins": 0}, "bins=0"),
+        ({"weighing": "x"}, "weighing='x'"),
+        ({"tau": -1.0}, "tau=-1.0"),
+        ({"tau": "tuned"}, "tau='tuned'"),
+        ({"key_bias": torch.zeros(5)}, "key_bias"),
+    ]:
         with pytest.raises(ValueError, match=message):
             compress_kv(ONE, ONE, 4, **wrong)
     with pytest.raises(ValueError, match="head dimension"):

@@ -8,9 +8,7 @@ from cameraready.methods.wildcat import wildcat_attention
 
 
 def inputs(*, keys_too):
-    made = [
-        torch.randn(1, 1, 8, 3, generator=torch.Generator().manual_seed(i), dtype=torch.float64) for i in range(3)
-    ]
+    made = [torch.randn(1, 1, 8, 3, generator=torch.Generator().manual_seed(i), dtype=torch.float64) for i in range(3)]
     return made[0].requires_grad_(), made[1].requires_grad_(keys_too), made[2].requires_grad_()
 
 

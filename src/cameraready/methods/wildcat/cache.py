@@ -87,9 +87,7 @@ class WildCatCache(DynamicCache):
     @property
     def nbytes(self) -> int:
         """Bytes stored in all layers."""
-        tensors = (
-            x for layer in self.layers for x in (layer.keys, layer.values, getattr(layer, "weights", None))
-        )
+        tensors = (x for layer in self.layers for x in (layer.keys, layer.values, getattr(layer, "weights", None)))
         return sum(x.numel() * x.element_size() for x in tensors if x is not None)
 
 

@@ -61,9 +61,7 @@ def causal_attention(
         visible = visible.repeat(groups, 1)
         if here.valid is not None:
             visible = visible & here.valid.unsqueeze(1)
-        partial = partial_attention(
-            ask, here.keys, own, ones_for(own), scale=scale, bias=here.bias, visible=visible
-        )
+        partial = partial_attention(ask, here.keys, own, ones_for(own), scale=scale, bias=here.bias, visible=visible)
         if prefix.keys.shape[1]:
             partial = prefix.attend(ask, scale).merge(partial)
         # The clamp may use all values seen so far: a row's own range would cost a cumulative maximum.

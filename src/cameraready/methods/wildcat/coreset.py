@@ -272,4 +272,3 @@ def weighted_attention(query: Tensor, ckv: CompressedKV, scale: float | None = N
         safe, _ = normalise(partial, low, high)
         output = torch.where(vanished.unsqueeze(-1), safe, output)
     return output.reshape(*query.shape[:-1], values.shape[-1]).to(query.dtype)
-

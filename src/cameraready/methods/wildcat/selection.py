@@ -145,9 +145,7 @@ def _split(
     return keys, values, cut(source.bias), cut(source.weights), cut(valid)
 
 
-def _choose(
-    points: Tensor, log_norm: Tensor, half_square: Tensor, *, bins: int, **options: Any
-) -> PivotedCholesky:
+def _choose(points: Tensor, log_norm: Tensor, half_square: Tensor, *, bins: int, **options: Any) -> PivotedCholesky:
     """Pivots of every problem, chosen in ``bins`` parts of it; with more than one, no factor of the whole is left."""
     if bins == 1:
         return pivoted_cholesky(points, log_norm, half_square=half_square, **options)
