@@ -57,7 +57,7 @@ class MetricRule:
     @property
     def _name(self) -> str:
         """The metric in words."""
-        return self.metric.replace("_", " ")
+        return wording.words(self.metric)
 
     def _estimate(self, rows: pd.DataFrame) -> Estimate:
         raise NotImplementedError

@@ -54,13 +54,18 @@ def condition(where: Mapping[str, Any]) -> str:
     return ", ".join(parts)
 
 
+def words(column: str) -> str:
+    """A column's name as a reader says it: "squared error"."""
+    return column.replace("_", " ")
+
+
 def seeds(n: int) -> str:
     return "1 seed" if n == 1 else f"{n} seeds"
 
 
 def verb(metric: str) -> str:
     """How a method has a metric: it takes seconds, uses bytes, and has anything else."""
-    words = metric.lower().replace("_", " ").split()
-    if {"seconds", "second", "minutes", "hours", "time", "ms", "milliseconds"} & set(words):
+    parts = words(metric.lower()).split()
+    if {"seconds", "second", "minutes", "hours", "time", "ms", "milliseconds"} & set(parts):
         return "took"
-    return "used" if {"bytes", "memory", "rss", "flops", "calls", "evaluations", "tokens"} & set(words) else "had"
+    return "used" if {"bytes", "memory", "rss", "flops", "calls", "evaluations", "tokens"} & set(parts) else "had"

@@ -18,7 +18,8 @@ from cameraready.evidence.site.axis import round_values
 from cameraready.evidence.site.forest import Panel, panels
 from cameraready.evidence.site.palette import LIGHT, SHAPES, Theme
 from cameraready.evidence.site.summary import Summary, domain, summarise
-from cameraready.evidence.site.wording import interval, needed, value, words
+from cameraready.evidence.site.wording import interval, needed, value
+from cameraready.evidence.wording import words
 
 Levels = Mapping[str, Sequence[Any]]
 WIDTH = 640

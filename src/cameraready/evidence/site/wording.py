@@ -105,8 +105,3 @@ def size(count: int) -> str:
 def plural(count: int, noun: str) -> str:
     """``1 seed``, ``3 seeds``, ``1,200 trials``."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
-
-
-def words(column: str) -> str:
-    """A column's name as a reader says it."""
-    return column.replace("_", " ")
