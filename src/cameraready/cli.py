@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -170,9 +170,12 @@ def report(
     settings: SetOption = None,
     store: StoreOption = "results",
     out: Annotated[Path, typer.Option(help="Folder of the site.")] = Path("report"),
+    pictures: Annotated[
+        Literal["png", "svg", "pdf"] | None, typer.Option(help="Also write each picture as a file, for papers.")
+    ] = None,
 ) -> None:
     """Write the report site from the stored trials; open its index.html in a browser."""
-    from cameraready.evidence.site import build
+    from cameraready.evidence.site import build, write_pictures
     from cameraready.evidence.store import Store
     from cameraready.evidence.verify import collect, prepare
 
@@ -180,7 +183,11 @@ def report(
         run = prepare(targets or [], scale, Store(store), seeds=seeds, overrides=_overrides(settings), on=on)
     for text in run.skipped_files:
         typer.echo(text, err=True)
-    typer.echo(f"report: {build(collect(run), out).resolve()}")
+    methods = collect(run)
+    typer.echo(f"report: {build(methods, out).resolve()}")
+    if pictures:
+        written = write_pictures(methods, out / "pictures", kind=pictures)
+        typer.echo(f"{len(written)} pictures: {(out / 'pictures').resolve()}")
 
 
 @app.command()

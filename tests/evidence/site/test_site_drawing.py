@@ -14,7 +14,7 @@ from cameraready.evidence.charts import bar, line, scatter
 from cameraready.evidence.finding import Finding, Threshold, combine
 from cameraready.evidence.rules import all_of, ratio
 from cameraready.evidence.site.axis import round_values
-from cameraready.evidence.site.drawing import chart_spec, forest_spec, png
+from cameraready.evidence.site.drawing import chart_spec, forest_spec, render
 from cameraready.evidence.site.forest import panels
 from cameraready.evidence.site.palette import DARK, LIGHT, Theme
 from cameraready.evidence.site.summary import MOST_PLACES, MOST_POINTS, rows, summarise
@@ -61,7 +61,7 @@ def test_a_line_is_the_mean_over_seeds_of_the_mean_over_cells_and_its_band_their
 def test_every_kind_of_chart_renders_to_a_png_and_to_strict_json(table, mark, log, facet) -> None:
     spec = chart_spec(mark(x="k", y="cost", log=log, facet=facet), table)
     json.dumps(spec, allow_nan=False)
-    assert png(spec, scale=1).startswith(b"\x89PNG")
+    assert render(spec, scale=1).startswith(b"\x89PNG")
 
 
 def test_a_logarithmic_axis_has_points_instead_of_bars_because_it_has_no_zero(table: pd.DataFrame) -> None:
@@ -218,7 +218,7 @@ def test_findings_without_a_finite_interval_still_draw(odd: Finding) -> None:
     [panel] = panels(odd)
     places = [panel.place(end) for end in (odd.low, odd.effect, odd.high)]
     assert all(0 <= place <= 100 for place in places)
-    assert png(forest_spec(odd), scale=1).startswith(b"\x89PNG")
+    assert render(forest_spec(odd), scale=1).startswith(b"\x89PNG")
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from cameraready.evidence.site import build
+from cameraready.evidence.site import build, write_pictures
 from cameraready.evidence.site.card_text import to_html
 from cameraready.evidence.site.views import view
 from cameraready.evidence.verdict import MethodResult
@@ -214,3 +214,17 @@ def test_a_card_s_text_keeps_web_links_and_drops_what_would_be_fetched_or_is_not
     html = str(to_html("# A\n## B\n[web](https://a.org) [file](../x.md) ![seen](https://a.org/a.png) ![not](b.png)"))
     assert html.startswith("<h3>A</h3>\n<h4>B</h4>")
     assert '<a href="https://a.org">web</a> file <a href="https://a.org/a.png">seen</a> not' in html
+
+
+@pytest.mark.parametrize(("kind", "magic"), [("png", b"\x89PNG"), ("svg", b"<svg"), ("pdf", b"%PDF")])
+def test_pictures_are_files_for_papers(methods: list[MethodResult], tmp_path: Path, kind: str, magic: bytes) -> None:
+    methods = methods[:1]
+    written = write_pictures(methods, tmp_path, kind=kind)  # type: ignore[arg-type]
+    effects = sum(claim.finding is not None for method in methods for claim in method.claims)
+    charts = sum(not figure.problem for method in methods for claim in view(method).claims for figure in claim.figures)
+    assert effects > 0
+    assert charts > 0
+    assert len(set(written)) == effects + charts
+    assert all(path.read_bytes().startswith(magic) for path in written)
+    with pytest.raises(ValueError, match="png, svg, pdf"):
+        write_pictures(methods, tmp_path, kind="gif")  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Claims' charts and forest plots as Vega-Lite specifications, and those as PNG."""
+"""Claims' charts and forest plots as Vega-Lite specifications, and those as pictures."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import altair as alt
 import pandas as pd
@@ -22,6 +22,7 @@ from cameraready.evidence.site.wording import interval, needed, value
 from cameraready.evidence.wording import words
 
 Levels = Mapping[str, Sequence[Any]]
+PictureKind = Literal["png", "svg", "pdf"]
 WIDTH = 640
 FACET_WIDTH = 240
 FEW_TICKS = 8
@@ -97,8 +98,12 @@ def title_of(chart: Chart) -> str:
     return f"{y[:1].upper()}{y[1:]} {'by' if chart.mark == 'bar' else 'against'} {words(chart.x)}"
 
 
-def png(spec: Mapping[str, Any], *, scale: float = 2.0) -> bytes:
-    """Render a specification for a terminal, a README or a paper; ``scale`` is pixels a unit."""
+def render(spec: Mapping[str, Any], kind: PictureKind = "png", *, scale: float = 2.0) -> bytes:
+    """Render a specification as a file's content; ``scale`` is a PNG's pixels a unit."""
+    if kind == "svg":
+        return vl_convert.vegalite_to_svg(dict(spec)).encode()
+    if kind == "pdf":
+        return vl_convert.vegalite_to_pdf(dict(spec))
     return vl_convert.vegalite_to_png(dict(spec), scale=scale)
 
 
