@@ -306,7 +306,7 @@ def test_import_list_and_show_load_nothing_heavy(methods: Any, verified: Any, ar
 
 def test_help_names_every_command(methods: Any) -> None:
     shown = methods.run("--help").stdout
-    for command in ("list", "show", "verify", "report", "serve", "query"):
+    for command in ("list", "show", "verify", "report", "serve", "run", "query"):
         assert f"  {command} " in shown
     assert "Exit code: 0 when every trial ran" in methods.run("verify", "--help").stdout
 
@@ -335,3 +335,29 @@ def test_a_store_that_is_a_file_is_refused_in_a_line(methods: Any) -> None:
     assert done.stderr.startswith("error: ")
     assert "Not a directory" in done.stderr
     assert Path(methods.cwd / "file").read_text() == ""
+
+
+def test_run_hands_everything_after_the_slug_to_the_methods_own_command(methods: Any) -> None:
+    own = """
+import typer
+
+app = typer.Typer()
+
+@app.command()
+def audit(path: str, level: int = 1) -> None:
+    "Audit a file."
+    print(path, level)
+    raise SystemExit(level)
+"""
+    methods.write("commanding", CLAIMS, files={"__main__.py": own})
+    done = methods.run("run", "commanding", "x y.npz", "--level", "3")
+    assert (done.stdout, done.returncode) == ("x y.npz 3\n", 3)
+    asked = methods.run("run", "commanding", "--help")
+    assert "Audit a file." in asked.stdout
+    assert "cameraready run commanding " in asked.stdout
+    assert "methods with a command: commanding" in methods.run("run").stdout
+    assert "methods with a command: commanding" in methods.run("run", "--help").stdout
+    refused = methods.run("run", "good")
+    assert refused.returncode == 2
+    assert "error: good has no command" in refused.stderr
+    assert "did you mean" in methods.run("run", "goood").stderr

@@ -1,4 +1,4 @@
-"""The command line: list, show, verify, report, serve, query. Each command imports what it needs, when it runs."""
+"""The command line: list, show, verify, report, serve, run, query. Each command imports what it needs, when it runs."""
 
 from __future__ import annotations
 
@@ -206,6 +206,40 @@ def serve(folder: Path = Path("report"), port: int = 8000) -> None:
             server.serve_forever()
         except KeyboardInterrupt:
             return
+
+
+# The command is the Typer `app` of the method's __main__.py; everything after the slug is for it, --help as well.
+@app.command(
+    "run",
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []},
+    options_metavar="",
+)
+def run_command(
+    context: typer.Context,
+    slug: Annotated[
+        str, typer.Argument(metavar="SLUG [ARGUMENTS]...", help="A method with a command of its own.")
+    ] = "",
+) -> None:
+    """Run the command that a method brings with it, on your files."""
+    import importlib
+
+    from cameraready.registry import card, cards
+
+    with _wrong_use():
+        having = [name for name, method in cards().items() if (method.folder / "__main__.py").is_file()]
+        if slug in ("", "--help"):
+            typer.echo(f"{context.get_help()}\n\nmethods with a command: {', '.join(having) or '(none)'}")
+            return
+        method = card(slug)
+        if slug not in having:
+            raise ValueError(
+                f"{slug} has no command, it is a {method.interface}; commands: {', '.join(having) or '(none)'}"
+            )
+        if missing := method.missing():
+            raise ValueError(f"{slug} needs {', '.join(missing)}: {method.install_hint}")
+    importlib.import_module(f"cameraready.methods.{slug}.__main__").app(
+        context.args, prog_name=f"cameraready run {slug}"
+    )
 
 
 @app.command()
