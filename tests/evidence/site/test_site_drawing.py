@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from itertools import combinations
+from itertools import combinations, pairwise
 
 import numpy as np
 import pandas as pd
@@ -292,3 +292,24 @@ def test_an_effect_and_its_interval_have_the_digits_that_tell_them_from_each_oth
     close = finding(1.0004, 0.9961, 1.0049, at_most=1.005)
     assert f"{value(close)} {interval(close)}" == "1.0004 [0.99610, 1.0049]"
     assert interval(finding(2.0, math.nan, math.nan, at_most=3.0)) == "no interval"
+
+
+def test_a_legend_says_what_its_numbers_are(table: pd.DataFrame) -> None:
+    def legend(chart) -> dict | None:
+        return chart_spec(chart, table)["layer"][0]["encoding"]["color"]["legend"]
+
+    assert legend(line(x="k", y="cost", color="data"))["title"] == "data"
+    assert legend(line(x="k", y="cost"))["title"] is None  # names of methods speak for themselves
+
+
+def test_four_facets_make_a_square(table: pd.DataFrame) -> None:
+    four = pd.concat([table.assign(part=part) for part in range(4)])
+    assert chart_spec(line(x="k", y="cost", facet="part"), four)["columns"] == 2
+    assert chart_spec(line(x="k", y="cost", facet="part"), four[four["part"] < 3])["columns"] == 3
+
+
+def test_labels_on_a_forest_axis_do_not_run_into_each_other() -> None:
+    [panel] = panels(finding(0.0033, 0.0028, 0.0037, kind="value", at_most=0.005))
+    assert len(panel.labels) < len(panel.ticks)
+    for (left, first), (right, second) in pairwise(panel.labels):
+        assert right - left > 4 * (len(first) + len(second)) / 2

@@ -210,6 +210,16 @@ def test_colours_follow_the_methods_of_the_page_before_their_peers(methods: list
     assert claim.levels["dataset"] == ("digits", "image patches")
 
 
+def test_more_contestants_than_colours_start_afresh_in_every_claim(methods: list[MethodResult]) -> None:
+    [first, *_] = methods[0].claims
+    crowded = [
+        replace(first, table=first.table.assign(method=[f"{part}{i % 5}" for i in range(len(first.table))]))
+        for part in "ab"
+    ]
+    for claim, part in zip(view(replace(methods[0], claims=tuple(crowded))).claims, "ab", strict=True):
+        assert claim.levels["method"] == [f"{part}{i}" for i in range(5)]
+
+
 def test_a_card_s_text_keeps_web_links_and_drops_what_would_be_fetched_or_is_not_there() -> None:
     html = str(to_html("# A\n## B\n[web](https://a.org) [file](../x.md) ![seen](https://a.org/a.png) ![not](b.png)"))
     assert html.startswith("<h3>A</h3>\n<h4>B</h4>")

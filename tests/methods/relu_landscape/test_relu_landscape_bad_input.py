@@ -1,5 +1,7 @@
 """What is refused, and with which words."""
 
+import pickle
+
 import numpy as np
 import pytest
 import torch
@@ -11,6 +13,7 @@ from cameraready.methods.relu_landscape import (
     NotCovered,
     Pattern,
     as_benchmark_problem,
+    barrier,
     basins,
     drift_spectrum,
     plot_disconnectivity,
@@ -34,6 +37,11 @@ def test_impossible_landscapes_are_refused():
         Landscape([[1.0, np.nan]], K=2)
     with pytest.raises(ValueError, match="not positive semidefinite"):
         Landscape.from_gram([[1.0, 2.0], [2.0, 1.0]], K=2)
+    for size in (1e150, 1e-150):  # products of four lengths leave the range of float64
+        with pytest.raises(ValueError, match="rescale"):
+            Landscape(size * np.eye(2), K=2)
+    with pytest.raises(TypeError, match="complex"):
+        Landscape(1j * np.eye(2), K=2)
     with pytest.raises(ValueError, match="not symmetric"):
         Landscape.from_gram([[1.0, 0.5], [0.0, 1.0]], K=2)
 
@@ -43,6 +51,18 @@ def test_weights_of_another_shape_are_refused():
         Landscape(3, K=2).loss(np.zeros((3, 4)))
     with pytest.raises(ValueError, match="d=5"):
         Landscape(np.ones((1, 5)), K=2).grad(np.zeros((2, 6)))
+    with pytest.raises(ValueError, match="no weights"):
+        Landscape(3, K=2).loss(np.zeros((0, 2, 3)))
+    with pytest.raises(TypeError, match=r"torch\.int64"):  # the teacher would be rounded to whole numbers
+        Landscape(np.full((3, 3), 0.5), K=2).loss(torch.ones(2, 3, dtype=torch.int64))
+    for function in (Landscape(3, K=2).loss_q, Landscape(3, K=2).classify):
+        with pytest.raises(ValueError, match="do not fit K=2 students and M=3 teachers"):
+            function(np.eye(3), np.eye(3))
+    for scale in (0, np.nan, np.inf, 2e10):
+        with pytest.raises(ValueError, match="starts at the teacher"):
+            Landscape(2, K=2).find_minima(1, scale=scale)
+        with pytest.raises(ValueError, match="starts at the teacher"):
+            Landscape(2, K=2).random_stats(seed=0, scale=scale)
     with pytest.raises(ValueError, match="n_starts=0"):
         Landscape(2, K=2).find_minima(0)
     with pytest.raises(ValueError, match="init='uniform'"):
@@ -60,6 +80,12 @@ def test_infeasible_order_parameters_are_projected_with_a_warning():
     with pytest.warns(UserWarning, match="infeasible"):
         stats = check_feasible(np.eye(1) * 0.5, np.ones((1, 1)), np.eye(1))
     assert stats.Q[0, 0] == pytest.approx(1.0)  # |w|^2 is at least the square of its overlap
+    land = Landscape(1, K=1)
+    batch = np.array([[[0.5]], [[1.0]]]), np.ones((2, 1, 1))
+    with pytest.warns(UserWarning, match="infeasible"):
+        np.testing.assert_allclose(land.loss_q(*batch), 0, atol=1e-12)  # both are then the teacher itself
+    with pytest.raises(ValueError, match="not finite"):
+        land.loss_q(np.full((1, 1), np.nan), np.ones((1, 1)))
     with pytest.raises(ValueError, match="do not fit"):
         check_feasible(np.eye(2), np.ones((1, 1)), np.eye(1))
 
@@ -72,6 +98,8 @@ def test_outside_the_regime_the_answer_is_not_covered():
         drift_spectrum(np.eye(2), np.eye(2), np.eye(2))
     with pytest.raises(NotCovered, match="orthogonal teachers of one norm"):
         Landscape(np.diag([1.0, 2.0]), K=2).from_orbits(Pattern.defects(2, 1))
+    with pytest.raises(NotCovered, match="parallel or of norm 0"):
+        solve_orbits(Pattern((8,), (0,)))  # every student on its teacher
     with pytest.raises(NotCovered, match="K = M"):
         read_pattern(Landscape(3, K=2).random_stats(seed=0))
     turning = 0.1 * np.array([[8.0, 1.0, 2.0], [2.0, 8.0, 1.0], [1.0, 2.0, 8.0]])  # equal profiles, no full symmetry
@@ -102,6 +130,26 @@ def test_settings_out_of_range_are_refused():
         basins(2, [2], optimiser="rmsprop")
     with pytest.raises(ValueError, match="d=2 is smaller"):
         as_benchmark_problem(3, 3, d=2)
+    with pytest.raises(TypeError, match=r"d=3\.5"):
+        as_benchmark_problem(3, 3, d=3.5)
+    for settings in ({"n": 2.5}, {"t_max": np.inf}, {"scale": 0}):
+        with pytest.raises(ValueError, match="positive and finite"):
+            basins(2, [2], **settings)
+    with pytest.raises(ValueError, match="Ks is empty"):
+        basins(2, [])
+    with pytest.raises(ValueError, match="of one d"):
+        simulate_sgd(np.zeros((0, 2)), np.eye(2), lr=0.1, steps=1, seed=0)
+    with pytest.raises(ValueError, match="blocks"):
+        Pattern((np.inf,), (0,))
+    with pytest.raises(ValueError, match="students"):
+        Pattern((3,), (0.5,))
+    for call in (solve_orbits, Landscape(4, K=4).from_orbits):
+        with pytest.raises(TypeError, match="pass a Pattern"):
+            call("7 and 1")
+    with pytest.raises(ValueError, match="n_images=2"):
+        barrier(Landscape(2, K=2), np.eye(2), np.eye(2), n_images=2)
+    with pytest.raises(ValueError, match="two shapes"):
+        barrier(Landscape(2, K=2), np.eye(2), np.eye(2, 3))
     with pytest.raises(ValueError, match="n_defects=4"):
         Pattern.defects(4, 4)
     with pytest.raises(ValueError, match="the pattern has"):
@@ -148,3 +196,18 @@ def test_a_diverged_network_or_unusable_inputs_are_refused_and_not_left_out():
     for inputs in (torch.zeros(4, 7), torch.zeros(1, 5), torch.full((4, 5), float("nan"))):
         with pytest.raises(ValueError, match="expected finite examples"):
             AuditTorch(good, good).run(inputs)
+
+
+def test_the_reason_survives_the_way_back_from_another_process():
+    assert str(pickle.loads(pickle.dumps(NotCovered("no such thing")))) == "not covered: no such thing"
+
+
+def test_results_can_be_pickled():
+    land = Landscape(3, K=3)
+    for result in (
+        land,
+        land.find_minima(3),
+        solve_orbits(Pattern.defects(8, 1)),
+        as_benchmark_problem(2, 2, n_starts=1),
+    ):
+        assert type(pickle.loads(pickle.dumps(result))) is type(result)

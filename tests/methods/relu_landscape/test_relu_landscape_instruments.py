@@ -55,6 +55,15 @@ def test_a_summing_output_and_folded_weights_describe_the_same_network():
     assert np.isnan(first.sample_loss)
 
 
+@pytest.mark.parametrize("inputs", [torch.randn(100, 12), torch.randn(100, 12, dtype=torch.float64), np.zeros((9, 12))])
+def test_a_student_that_has_become_its_teacher_is_told_so_on_any_inputs(inputs):
+    torch.manual_seed(0)
+    teacher = network(4)
+    audit = AuditTorch(teacher, teacher).run(inputs)
+    assert (audit.loss, audit.family.name) == (0.0, "global")
+    assert "heading for: global" in str(audit)
+
+
 def test_a_student_near_the_spurious_minimum_is_told_so():
     land = Landscape(8, K=8)
     spurious = land.find_minima(40, seed=0).points[1].W
@@ -93,6 +102,10 @@ def test_the_barrier_between_minima_is_a_proved_saddle_above_both():
     assert spurious.loss < found.loss < 0.03
     assert land.certify(found.saddle).status == "certified saddle"
     assert (np.linalg.eigvalsh(land.hessian(found.saddle)) < 0).sum() == 1
+    small = Landscape(0.01 * np.eye(8), K=8)
+    lower = barrier(small, 0.01 * spurious.W, 0.01 * best.W, n_steps=600)
+    assert lower.saddle is not None
+    assert lower.loss == pytest.approx(1e-4 * found.loss, rel=1e-9)
     chart = plot_disconnectivity(land, table, n_steps=600).to_dict()
     heights = [row["y2"] for rows in chart["datasets"].values() for row in rows if "y2" in row]
     assert max(heights) == pytest.approx(found.loss, abs=1e-9)

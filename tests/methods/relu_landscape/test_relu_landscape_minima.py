@@ -108,6 +108,31 @@ def test_a_teacher_scaled_by_a_hundred_has_the_same_minima():
     np.testing.assert_allclose(large["lambda_min"], small["lambda_min"], rtol=1e-6)
 
 
+@pytest.mark.parametrize("scale", [1e-3, 1e3])
+def test_the_family_of_a_minimum_does_not_depend_on_the_unit_of_its_weights(eight, scale):
+    _, table = eight
+    point = table.points[1]
+    land = Landscape(scale * np.eye(8), K=8)
+    assert land.classify(scale**2 * point.Q, scale**2 * point.R) == point.family
+
+
+def test_one_start_that_comes_to_no_end_does_not_lose_the_others():
+    land = Landscape(2, K=2)
+    stray = np.array([[1.0, 0.3], [0.0, 1.0]])
+    table = land.tabulate([np.eye(2), stray])
+    assert sorted(table["status"]) == ["certified minimum", "not converged"]
+    assert not table.points[1].is_minimum
+    assert table.spurious_count() == 1
+
+
+def test_hard_teachers_are_searched_to_the_end():
+    # Newton stalls beside kinks: many teachers in a plane, and norms that span four decades.
+    rng = np.random.default_rng(6)
+    for V in (rng.normal(size=(9, 2)), rng.normal(size=(6, 10)) * np.geomspace(1e-4, 1, 6)[:, None]):
+        table = Landscape(V, K=len(V)).find_minima(8, seed=0, max_unknowns=0)
+        assert all(point.certificate.gradient_norm < 1e-8 for point in table)
+
+
 def test_a_failing_eigenvalue_solver_of_lapack_does_not_end_the_search(monkeypatch):
     # numpy's divide and conquer did not converge at M = 16, K = 17 on a finite Hessian.
     def fails(matrix):
@@ -161,7 +186,7 @@ def test_a_neuron_of_norm_zero_is_reported_as_nonsmooth():
     assert "no direction of growth descends" in certificate.reason
     alone = Landscape(1, K=1).certify(np.zeros((1, 1)))
     assert "growing it descends" in alone.reason
-    assert "-0.5" in alone.reason  # -h(e, v) at e = v
+    assert "(steepest slope -0.5)" in alone.reason  # -h(e, v) at e = v
 
 
 @pytest.mark.slow

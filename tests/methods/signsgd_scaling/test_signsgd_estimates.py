@@ -78,7 +78,7 @@ def test_a_model_larger_than_the_table_is_not_covered():
     X, y = power_law_table(0.7, 0.3, n=2000, D=40)
     found = recommend(X, y, flops=1e8, optimizer="sgd")
     assert found.best is None
-    assert "40 columns" in found.text
+    assert "40 directions" in found.text
 
 
 def logs(optimizer, alpha, beta, rng):
@@ -92,6 +92,35 @@ def logs(optimizer, alpha, beta, rng):
     theta = [alpha, beta, -12.0, 0.3, 0.6, 0.9, -0.5, -0.7, -2.0]
     loss = np.exp(_log_loss(theta, np.log(N), np.log(d), np.log(lr), optimizer) + 0.01 * rng.standard_normal(len(N)))
     return pd.DataFrame({"N": N, "d": d, "lr": lr, "loss": loss}), theta
+
+
+def law_by_hand(alpha, beta, constants, N, d, lr, optimizer):
+    """The fitted law in plain powers; the terms are those that `exponents` takes to the limit."""
+    E, A, D, speed, F, noise, amplification = np.exp(constants)
+    p, q, a = (2 * alpha + 2 * beta - 1) / (2 * alpha), 1 - 1 / (2 * alpha), min(alpha, 0.5)
+    total = E + A * d ** -min(2 * alpha, 2 * alpha + 2 * beta - 1)
+    aligned = F / d if alpha > 0.5 and beta > 0.5 else 0.0
+    if optimizer == "sgd":
+        time = 1 + speed * lr * N
+        noisy = noise * lr * (time ** -(2 - 1 / (2 * alpha)) if alpha > 0.25 else d ** max(0, 1 - 4 * alpha))
+        return (total + D * time**-p + noisy + aligned * time**-q) / (1 - amplification * lr)
+    total += D * (1 + speed * lr * d**a * N) ** -(2 * p / (2 - p) if p < 1.9 else 20 * p)
+    total += aligned * (1 + speed * lr * d * N) ** -(2 * q / (2 - q))
+    half = noise * lr * d ** (1 - a) / np.sqrt(total)  # sqrt(P) solves s^2 - 2 noise lr d^(1-a) s - total = 0
+    return total * (half + np.sqrt(half**2 + 1)) ** 2
+
+
+@pytest.mark.parametrize("optimizer", ["signsgd", "sgd"])
+@pytest.mark.parametrize(
+    ("alpha", "beta"), [(0.2, 0.4), (0.3, 1.0), (0.498, 0.9), (0.502, 0.7), (0.8, 0.498), (0.8, 0.502), (1.5, 1.0)]
+)
+def test_the_fitted_law_has_the_powers_of_the_theory(alpha, beta, optimizer):
+    from cameraready.methods.signsgd_scaling.runs import _log_loss
+
+    constants = [-2.0, 0.3, 0.6, -1.0, 1.2, -0.7, -0.5]
+    for N, d, lr in [(2.0, 2.0, 1e-3), (30.0, 12.0, 0.05), (1e3, 40.0, 0.004)]:
+        found = np.exp(_log_loss([alpha, beta, *constants], np.log(N), np.log(d), np.log(lr), optimizer))
+        assert found == pytest.approx(law_by_hand(alpha, beta, constants, N, d, lr, optimizer), rel=1e-10)
 
 
 @pytest.mark.parametrize(("optimizer", "alpha", "beta"), [("signsgd", 0.8, 0.3), ("sgd", 1.0, 0.3)])
@@ -118,6 +147,23 @@ def test_profile_intervals_hold_the_truth():
     fit = fit_runs(runs, optimizer="signsgd", near_best=np.inf)
     assert fit.alpha_ci[0] < 0.8 < fit.alpha_ci[1]
     assert fit.beta_ci[0] < 0.3 < fit.beta_ci[1]
+
+
+@pytest.mark.parametrize("optimizer", ["signsgd", "sgd"])
+@pytest.mark.parametrize("unit", [1e-12, 1e9])
+def test_a_law_does_not_depend_on_the_unit_of_the_loss(optimizer, unit):
+    runs, _ = logs(optimizer, 0.8, 0.3, np.random.default_rng(0))
+    one = fit_runs(runs, optimizer=optimizer, intervals=False)
+    other = fit_runs(runs.assign(loss=unit * runs["loss"]), optimizer=optimizer, intervals=False)
+    assert (other.alpha, other.beta, other.error) == pytest.approx((one.alpha, one.beta, one.error), rel=1e-4)
+    assert other.predict(3e4, 512, 1e-3) == pytest.approx(unit * one.predict(3e4, 512, 1e-3), rel=1e-4)
+
+
+def test_columns_that_repeat_others_count_for_no_direction():
+    X, y = power_law_table(0.7, 0.3, n=2000, D=40)
+    found = recommend(np.hstack([X, X, np.ones((2000, 3))]), y, flops=2e4, optimizer="sgd")
+    assert found.best is None
+    assert "40 directions" in found.text
 
 
 def test_runs_that_follow_no_law_are_not_covered():
@@ -166,6 +212,10 @@ def test_training_on_rows_equals_plain_numpy():
         (lambda: fit_runs(logs("sgd", 1, 0.3, np.random.default_rng(0))[0].head(5)), "5 rows"),
         (lambda: fit_runs(logs("sgd", 1, 0.3, np.random.default_rng(0))[0].assign(d=8)), "'d' has 1 different"),
         (lambda: recommend(np.ones((200, 20)), np.ones(200), 1e5, "adam"), "adam"),
+        (lambda: recommend(np.ones((200, 20)), np.ones(200), 10), "flops=10"),
+        (lambda: fit_decay(np.ones((200, 20)), np.arange(200)), "X departs from its mean by at most 0"),
+        (lambda: fit_decay(np.outer(np.arange(200), np.ones(20)), np.arange(200)), "X varies in 1 directions"),
+        (lambda: fit_decay(1e-150 * np.random.default_rng(0).normal(size=(200, 20)), np.arange(200)), "rescale"),
     ],
 )
 def test_bad_input_is_named(call, message):

@@ -87,6 +87,34 @@ def test_no_point_of_a_fine_grid_beats_the_linear_program(optimizer, alpha, beta
     assert law.slope - 0.02 < slope.max() <= law.slope + 1e-9
 
 
+def by_hand(alpha, beta, optimizer, x, y):
+    """Minus the log_f of every term of the risk at d = f^x, N = f^(1 - x), lr = f^-y."""
+    N, p, q, a = 1 - x, (2 * alpha + 2 * beta - 1) / (2 * alpha), 1 - 1 / (2 * alpha), min(alpha, 0.5)
+    found = {"approximation": x * min(2 * alpha, 2 * alpha + 2 * beta - 1)}
+    if optimizer == "sgd":
+        # gamma (gamma N)^-(2 - 1/(2 alpha)); below alpha = 1/4 a sum that grows with d takes the place of the power
+        slowest = (2 - 1 / (2 * alpha)) * (N - y) if alpha > 0.25 else (4 * alpha - 1) * x
+        found |= {"drift": p * (N - y), "noise": y + slowest, "stability": y - max(0, 1 - 2 * alpha) * x}
+        aligned = x + q * (N - y)
+    else:
+        time = N - y + a * x
+        found |= {"drift": 2 * p / (2 - p) * time} if p < 2 else {"drift in finite time": time}
+        found |= {"noise": 2 * y - 2 * (1 - a) * x}
+        aligned = x + 2 * q / (2 - q) * (N - y + x)
+    return found | ({"aligned features": aligned} if alpha > 0.5 and beta > 0.5 else {})
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "signsgd"])
+@pytest.mark.parametrize(
+    ("alpha", "beta"),
+    [(0.2, 0.6), (0.249, 0.9), (0.4, 1.4), (0.498, 0.9), (0.502, 0.7), (0.7, 0.498), (0.7, 0.502), (1, 1.2)],
+)
+def test_every_term_is_the_power_that_the_theory_gives(alpha, beta, optimizer):
+    for x, y in np.random.default_rng(0).random((3, 2)):
+        found = {term.name: term.c0 + term.cx * x + term.cy * y for term in terms(alpha, beta, optimizer)}
+        assert found == pytest.approx(by_hand(alpha, beta, optimizer, x, y), abs=1e-12)
+
+
 def test_active_terms_name_the_phase():
     law = ScalingLaw(1.0, 1.2)
     assert law.active_terms == ("drift", "aligned features", "noise")
@@ -142,7 +170,9 @@ def test_where_the_constants_cannot_be_measured_the_law_says_so(monkeypatch):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: ScalingLaw(0.2, 0.2), "exceed 1"),
+        (lambda: ScalingLaw(0.2, 0.2), r"= 0\.8 must exceed 1"),
+        (lambda: ScalingLaw.phase_map([np.inf, 0.1], [0.2]), "no point of the grid"),
+        (lambda: WSDLR(SignSGD([torch.nn.Parameter(torch.ones(1))], lr=1), 2.5), r"total=2\.5"),
         (lambda: ScalingLaw(0.7, 0.3, "adam"), "adam"),
         (lambda: ScalingLaw(0.7, 0.3, "signsgd", rate="largest"), "stable at every"),
         (lambda: ScalingLaw(0.7, 0.3).allocate(10), "flops=10"),
@@ -238,3 +268,33 @@ def test_slopes_are_measured_where_the_best_size_is_inside_the_range():
     assert np.log10(high / low) == pytest.approx(1.2)
     assert high < 1e5  # there the best size is beyond the largest
     assert all(-1 < slope < -0.4 for slope in slopes.values())
+
+
+def test_a_law_just_inside_its_border_is_there():
+    assert ScalingLaw(0.25, 0.252).slope > 0
+    assert str(ScalingLaw(1e-9, 1.0).slope) == "0.0"
+
+
+def test_a_checkpoint_of_the_schedule_is_read_without_trusting_a_class(tmp_path):
+    def training():
+        weight = torch.nn.Parameter(torch.ones(2))
+        optimizer = SignSGD([weight], lr=0.1, momentum=0.9)
+        return weight, optimizer, WSDLR(optimizer, 10, warmup=0.2, decay=0.5, shape="cosine")
+
+    def train(weight, optimizer, schedule, steps):
+        for _ in range(steps):
+            weight.grad = weight.detach() - 0.3
+            optimizer.step()
+            schedule.step()
+
+    weight, optimizer, schedule = training()
+    train(weight, optimizer, schedule, 4)
+    torch.save([weight.data, optimizer.state_dict(), schedule.state_dict()], tmp_path / "checkpoint.pt")
+    again, loaded_optimizer, loaded_schedule = training()
+    data, optimizer_state, schedule_state = torch.load(tmp_path / "checkpoint.pt", weights_only=True)
+    again.data = data
+    loaded_optimizer.load_state_dict(optimizer_state)
+    loaded_schedule.load_state_dict(schedule_state)
+    for run in ((weight, optimizer, schedule), (again, loaded_optimizer, loaded_schedule)):
+        train(*run, 6)
+    torch.testing.assert_close(again, weight, rtol=0, atol=0)

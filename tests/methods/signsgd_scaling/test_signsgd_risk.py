@@ -3,8 +3,11 @@
 import numpy as np
 import pytest
 from scipy.linalg import solve
+from scipy.optimize import brentq
 
 from cameraready.methods.signsgd_scaling import PLRF, WSD, GaussianRegression, NotCovered
+from cameraready.methods.signsgd_scaling.coverage import linearisation
+from cameraready.methods.signsgd_scaling.risk_curve import risk_curve
 from cameraready.methods.signsgd_scaling.sign_statistics import drift_gain, expected_sign, sign_covariance
 from cameraready.methods.signsgd_scaling.simulation import draw_features
 
@@ -108,9 +111,21 @@ def test_blocks_equal_the_recursion_step_by_step(optimizer, batch):
         else:
             y2 = y2 * (1 - 2 * drift_gain(batch) * rate * lam / np.sqrt(risk)) + rate**2 * noise
         expected.append(model.P_inf + lam @ y2)
-    record = np.array([10, 100, 1000, 3000, 4000])
+    record = np.array([1, 10, 50, 100, 1000, 3000, 4000])
     found = model.mode_recursion(optimizer, lr=lr, steps=4000, schedule=WSD(), batch=batch, record=record)
+    np.testing.assert_allclose(found[:3], np.array(expected)[record[:3] - 1], rtol=1e-12)  # blocks of one step
     np.testing.assert_allclose(found, np.array(expected)[record - 1], rtol=0.006)
+
+
+@pytest.mark.parametrize("shrink", [0.5, 0.995, 1.005, 2.0])
+def test_a_mode_faster_than_a_step_relaxes_at_once(shrink):
+    lam, weight, noise, floor, gain = 2.0, 1.0, 3.0, 0.5, 0.6
+    risk = floor + lam * weight
+    rate = shrink * np.sqrt(risk) / (2 * gain * lam)  # shrink = 2 kappa eta lam / sqrt(P)
+    one = (np.array([value]) for value in (lam, weight, noise))
+    found = risk_curve(*one, floor, sign_gain=gain, batch=1, rates=np.array([rate]), record=np.array([1]))
+    rest = lam * rate**2 * noise
+    assert found[0] == pytest.approx(floor + (rest / shrink if shrink >= 1 else (1 - shrink) * lam * weight + rest))
 
 
 def test_sgd_moments_are_exact_for_gaussian_features():
@@ -170,7 +185,7 @@ def test_sgd_is_stable_up_to_its_limit_and_not_beyond():
     above = model.predict_risk("sgd", lr=1.01 * limit, steps=200_000, record=[200_000])["risk_mean"].iloc[0]
     assert np.isfinite(below)
     assert above > 10 * model.initial_risk
-    assert model.noise_floor(1.01 * limit, optimizer="sgd") == np.inf
+    assert model.noise_floor(1.001 * limit, optimizer="sgd") == np.inf
     assert model.simulate("sgd", lr=30 * limit, steps=3000, seeds=2, record=[3000])["risk_mean"].iloc[0] == np.inf
 
 
@@ -199,6 +214,13 @@ def test_outside_its_regime_the_formula_gives_a_reason_and_no_number():
     assert not PLRF(0.6, 0.3, 60).coverage("signsgd", batch=64)
 
 
+def test_the_regime_ends_where_the_linear_drift_is_off_by_ten_per_cent():
+    border = brentq(lambda rho: np.arcsin(rho) / rho - 1.1, 0.1, 0.99)
+    assert linearisation((0.999 * border) ** 2, batch=1)
+    assert not linearisation((1.001 * border) ** 2, batch=1)
+    assert "off by up to 10%" in str(linearisation((1.001 * border) ** 2, batch=1))
+
+
 def test_a_run_does_not_depend_on_how_many_are_run():
     model = PLRF(0.7, 0.3, 10)
     one = model.simulate("lion", lr=1e-3, steps=50, seeds=1, seed=1, record=[50])["risk_mean"].iloc[0]
@@ -213,6 +235,17 @@ def test_a_run_does_not_depend_on_how_many_are_run():
         (lambda: PLRF(0, 0.8, 10), "alpha=0"),
         (lambda: PLRF(0.2, 0.3, 10), "exceed 1"),
         (lambda: PLRF(0.7, 0.3, 10, v=5), "v=5"),
+        (lambda: PLRF(0.7, 0.3, 10, v=np.inf), "v=inf"),
+        (lambda: PLRF(0.7, 0.3, 2.5), r"d=2\.5"),
+        (lambda: PLRF(0.6, 0.3, 40).coverage(batch=0), "batch=0"),
+        (lambda: PLRF(0.6, 0.3, 40).stability_limit(batch=0), "batch=0"),
+        (lambda: PLRF(0.7, 0.3, 10).simulate(lr=1e-3, steps=np.inf), "steps=inf"),
+        (lambda: PLRF(0.7, 0.3, 10).simulate(lr=1e-3, steps=10, record=[]), "whole numbers between 0"),
+        (lambda: PLRF(0.7, 0.3, 10).simulate(lr=1e-3, steps=10, record=[1.5]), "whole numbers between 0"),
+        (lambda: PLRF(0.7, 0.3, 10).simulate("adam", lr=1e-3, steps=10, betas=(0.9,)), "betas"),
+        (lambda: PLRF(0.7, 0.3, 10).simulate("adam", lr=1e-3, steps=10, betas=(0.9, 1)), "betas"),
+        (lambda: GaussianRegression(np.zeros((0, 0)), [], 0.1), "do not match"),
+        (lambda: GaussianRegression.from_data(np.full((9, 2), np.nan), np.zeros(9)), "not finite"),
         (lambda: PLRF(0.7, 0.3, 10).simulate(lr=0, steps=10), "lr=0"),
         (lambda: PLRF(0.7, 0.3, 10).simulate(lr=1e-3, steps=0), "steps=0"),
         (lambda: PLRF(0.7, 0.3, 10).simulate("rmsprop", lr=1e-3, steps=10), "rmsprop"),
@@ -249,3 +282,14 @@ def test_one_signsgd_step_moves_the_risk_by_the_drift_alone_and_not_by_its_squar
     measured = irreducible + np.mean((-signal - lr * sign) ** 2)
     # five standard errors of 2 lr signal / sqrt(draws) = 0.004; with (1 - g)^2 in place of 1 - 2 g it would be 0.065
     assert abs(predicted - measured) < 0.02
+
+
+def test_a_regression_keeps_its_own_coefficients():
+    theta = np.ones(3)
+    problem = GaussianRegression(np.eye(3), theta, 0.1)
+    theta[:] = 100
+    assert problem.initial_risk == pytest.approx(3.1)
+
+
+def test_a_rate_beyond_all_reason_has_an_infinite_floor():
+    assert PLRF(0.6, 0.3, 40).noise_floor(1e300) == np.inf

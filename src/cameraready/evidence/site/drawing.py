@@ -72,7 +72,9 @@ def chart_of(chart: Chart, summary: Summary, *, levels: Levels | None = None, th
     picture: alt.LayerChart | alt.FacetChart
     if names:
         facet = alt.Facet("facet:N", title=None, sort=[f"{chart.facet}: {name}" for name in names])
-        picture = layers.properties(width=FACET_WIDTH).facet(facet=facet, columns=min(len(names), 3))
+        picture = layers.properties(width=FACET_WIDTH).facet(
+            facet=facet, columns=2 if len(names) == 4 else min(len(names), 3)
+        )
         if "y" not in chart.log and _far_apart(frame):
             picture = picture.resolve_scale(y="independent")
     else:
@@ -118,7 +120,8 @@ class Series:
 
 def _series(chart: Chart, colors: Mapping[str, int], theme: Theme) -> Series:
     names = list(colors)
-    legend = None if chart.color in (chart.facet, chart.x) else alt.Legend(title=None)
+    title = None if chart.color == "method" else words(chart.color)
+    legend = None if chart.color in (chart.facet, chart.x) else alt.Legend(title=title)
     palette = [theme.series[place % len(theme.series)] for place in colors.values()]
     shapes = [SHAPES[place % len(SHAPES)] for place in colors.values()]
     return Series(

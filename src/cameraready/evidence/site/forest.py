@@ -12,6 +12,7 @@ from cameraready.evidence.site.axis import round_values
 from cameraready.evidence.site.wording import exact
 
 MARGIN = 0.07
+CHARACTER = 4.5  # width of a character, in per cent of the axis
 CONDITION = ", at "
 KINDS = {
     "ratio": "ratio",
@@ -80,8 +81,12 @@ class Panel:
 
     @property
     def labels(self) -> tuple[tuple[float, str], ...]:
-        """Each tick's place in per cent with its text."""
-        return tuple((self.place(value), exact(value)) for value in self.ticks)
+        """Each tick's place in per cent with its text, without those that would run into the one before."""
+        kept: list[tuple[float, str]] = []
+        for place, text in ((self.place(value), exact(value)) for value in self.ticks):
+            if not kept or place - kept[-1][0] >= CHARACTER * (len(text) + len(kept[-1][1])) / 2 + CHARACTER / 2:
+                kept.append((place, text))
+        return tuple(kept)
 
 
 def panels(finding: Finding) -> list[Panel]:

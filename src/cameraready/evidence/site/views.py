@@ -15,6 +15,8 @@ from cameraready.evidence.site.palette import PAGE
 from cameraready.evidence.verdict import ClaimResult, MethodResult
 from cameraready.registry import Card
 
+EASY_COLORS = 4
+
 
 @dataclass(frozen=True)
 class Figure:
@@ -134,11 +136,16 @@ class MethodView:
 
 
 def view(method: MethodResult) -> MethodView:
-    """Prepare a method; colours and orders are settled over all its claims, so that a page is consistent."""
+    """Prepare a method; colours and orders are settled over all its claims, so that a page is consistent.
+
+    A page with more contestants than the first four colours, which are the easiest to tell apart, settles them claim by
+    claim.
+    """
     names = Counter(result.claim.name for result in method.claims)
-    levels = _levels(method.claims)
+    page = _levels(method.claims)
     claims = []
     for result in method.claims:
+        levels = page if len(page) <= EASY_COLORS else _levels([result])
         anchor = result.claim.name if names[result.claim.name] == 1 else f"{result.claim.name}-{result.scale}"
         factors = _factors(result)
         claims.append(ClaimView(result, method.card.slug, anchor, {**factors, "method": levels}))
@@ -152,13 +159,19 @@ def count(results: Iterable[ClaimResult]) -> list[tuple[str, int]]:
 
 
 def _levels(results: Sequence[ClaimResult]) -> list[str]:
-    """Contestants in order: the methods that the page is about, then their peers as the claims list them."""
-    peers = dict.fromkeys(name for result in results for name in result.claim.peers)
-    tables = [result.table for result in results if result.table is not None and "method" in result.table]
-    seen = dict.fromkeys(
-        str(name) for table in tables for name in sorted(table["method"].dropna().astype(str).unique())
-    )
+    """Contestants in the charts: the methods that the page is about, then their peers as the claims list them."""
+    seen = dict.fromkeys(name for result in results for name in _drawn(result))
+    peers = dict.fromkeys(name for result in results for name in result.claim.peers if name in seen)
     return [*(name for name in seen if name not in peers), *peers]
+
+
+def _drawn(result: ClaimResult) -> list[str]:
+    """The methods that have a place in one of the claim's charts, sorted."""
+    table, found = result.table, set()
+    for chart in result.claim.charts:
+        if table is not None and {"method", chart.x, chart.y} <= set(table.columns):
+            found |= set(table.dropna(subset=[chart.x, chart.y])["method"].dropna().astype(str))
+    return sorted(found)
 
 
 def _figure(chart: Chart, result: ClaimResult, levels: Mapping[str, Sequence[Any]]) -> Figure:

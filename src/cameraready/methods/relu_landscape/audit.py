@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from cameraready.methods.relu_landscape.certificate import Certificate
-from cameraready.methods.relu_landscape.families import Family
+from cameraready.methods.relu_landscape.families import ZERO_LOSS, Family
 from cameraready.methods.relu_landscape.landscape import Landscape
 from cameraready.methods.relu_landscape.not_covered import NotCovered
 
@@ -40,6 +40,15 @@ class Audit:
     distance: float
     sample_loss: float
     sample_error: float
+
+    def __str__(self) -> str:
+        lines = [
+            f"population loss {self.loss:.4g} ({self.relative_loss:.2%} of the zero network's)",
+            f"heading for: {self.family.name} ({self.family.layout}), {self.distance:.2g} away; {self.certificate}",
+        ]
+        if not np.isnan(self.sample_loss):
+            lines.insert(1, f"on the given inputs {self.sample_loss:.4g} +- {self.sample_error:.2g}")
+        return "\n".join(lines)
 
 
 class AuditTorch:
@@ -86,28 +95,30 @@ class AuditTorch:
             standard normal, and the population theory does not describe them.
         """
         land = self.landscape
-        loss = float(land.loss(self.W))
+        loss = max(0.0, float(land.loss(self.W)))
         sample, error = (float("nan"), float("nan")) if inputs is None else self._sample_loss(inputs)
-        if abs(sample - loss) > INPUT_Z * error:
+        # A student that has become its teacher has no error in the sample either, only rounding.
+        if abs(sample - loss) > INPUT_Z * error + ZERO_LOSS * land.teacher_loss:
             raise NotCovered(
                 f"on these inputs the loss is {sample:.4g} +- {error:.2g}, under N(0, I) it would be {loss:.4g}; "
                 "whiten the inputs, or read no population theory into them"
             )
         end = land.descend(self.W)
-        stats = land.stats(end)
+        point = land.tabulate([land.coordinates.inside(end)]).points[0]
         return Audit(
             loss=loss,
             relative_loss=loss / land.teacher_loss,
             gradient_norm=float(np.linalg.norm(land.grad(self.W))),
-            family=land.classify(stats.Q, stats.R),
-            certificate=land.certify(end),
+            family=point.family,
+            certificate=point.certificate,
             distance=float(np.linalg.norm(end - self.W)),
             sample_loss=sample,
             sample_error=error,
         )
 
     def _sample_loss(self, inputs: torch.Tensor) -> tuple[float, float]:
-        d = self.W.shape[1]
+        d, like = self.W.shape[1], self.student[0].weight
+        inputs = torch.as_tensor(inputs).to(like)
         if inputs.ndim != 2 or len(inputs) < 2 or inputs.shape[1] != d or not bool(torch.isfinite(inputs).all()):
             raise ValueError(
                 f"inputs of shape {tuple(inputs.shape)}; expected finite examples (n, d), n >= 2 and d={d}"

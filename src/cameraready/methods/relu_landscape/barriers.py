@@ -43,7 +43,23 @@ class Barrier:
 def barrier(
     land: Landscape, start: Floats, end: Floats, *, n_images: int = 21, n_steps: int = 1500, step: float = 0.05
 ) -> Barrier:
-    """Minimum-energy path from ``start`` to ``end`` (K, d each), students renumbered to be near each other."""
+    """Minimum-energy path from ``start`` to ``end`` (K, d each), students renumbered to be near each other.
+
+    Parameters
+    ----------
+    n_images : points of the path, the ends among them; at least 3.
+    n_steps, step : descents of every image, and their step; the curvature does not depend on the teachers' norm.
+
+    Raises
+    ------
+    ValueError : ends of another shape than W, or of two shapes; settings out of range.
+    """
+    if n_images < 3 or n_steps < 1 or not 0 < step < np.inf:
+        raise ValueError(f"n_images={n_images} must be at least 3, n_steps={n_steps} at least 1, step={step} positive")
+    start, end = land.checked(start), land.checked(end)
+    if start.shape != end.shape:
+        raise ValueError(f"start {start.shape} and end {end.shape} are of two shapes; pad the smaller with zeros")
+    scale = land.coordinates.scale
     if not land.d_is_fixed:  # there is a direction orthogonal to the teachers, and lower passes may lead through it
         start, end = (np.pad(W, ((0, 0), (0, 1))) for W in (start, end))
     gaps = ((start[:, None] - end[None]) ** 2).sum(axis=-1)
@@ -52,7 +68,7 @@ def barrier(
     path = (1 - share) * start + share * end
     # A straight path between symmetric points may run along a symmetry plane and keep to it: leave it a little.
     bend = np.random.default_rng(0).normal(size=path.shape[1:])
-    path = path + 0.02 * np.sin(np.pi * share) * bend
+    path = path + 0.02 * scale * np.sin(np.pi * share) * bend
     with threadpool_limits(1):
         for _ in range(n_steps):
             path[1:-1] -= step * land.grad(path[1:-1])
@@ -65,9 +81,8 @@ def barrier(
     near = np.linalg.norm(saddle - top) < 0.25 * np.linalg.norm(start - end)
     # A lowest pass has one way down on each side: a second negative curvature means that the path can still sink.
     passes = (np.linalg.eigvalsh(land.hessian(saddle)) < -FLAT).sum() == 1
-    confirmed = (
-        near and passes and ends - 1e-9 <= loss <= losses.max() + 1e-6 and np.linalg.norm(land.grad(saddle)) < 1e-8
-    )
+    between = ends - 1e-9 * scale**2 <= loss <= losses.max() + 1e-6 * scale**2
+    confirmed = near and passes and between and np.linalg.norm(land.grad(saddle)) < 1e-8 * scale
     return Barrier(loss if confirmed else float(losses.max()), path, saddle if confirmed else None)
 
 

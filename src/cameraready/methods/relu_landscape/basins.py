@@ -53,17 +53,20 @@ def basins(
     """
     if optimiser not in OPTIMISERS:
         raise ValueError(f"optimiser={optimiser!r}; choose one of {', '.join(OPTIMISERS)}")
+    _check(n, scale, t_max)
+    lands = [Landscape(teacher, K) for K in Ks]
+    if not lands:
+        raise ValueError("Ks is empty; name at least one number of students")
     rows = []
-    for K in Ks:
-        land = Landscape(teacher, K)
+    for land in lands:
         table = train_all(land, n=n, optimiser=optimiser, scale=scale, t_max=t_max, seed=seed)
         for family, group in table.frame.groupby("family", sort=False):
             count = int(group["count"].sum())
             interval = stats.binomtest(count, n).proportion_ci(method="wilson")
             rows.append(
                 {
-                    "K": K,
-                    "surplus": K - land.M,
+                    "K": land.K,
+                    "surplus": land.K - land.M,
                     "optimiser": optimiser,
                     "family": family,
                     "loss": group["loss"].min(),
@@ -80,13 +83,17 @@ def train_all(
     land: Landscape, *, n: int, optimiser: Optimiser, scale: float = 1.0, t_max: float = 100.0, seed: int = 0
 ) -> MinimaTable:
     """Train ``n`` random students and tabulate the critical points below where they stop."""
-    if n < 1 or not scale > 0 or not t_max > 0:
-        raise ValueError(f"n={n}, scale={scale} and t_max={t_max} must be positive")
+    _check(n, scale, t_max)
     problem = land.problem
     shape = (land.K, problem.V.shape[1])
     starts = gaussian_starts(n, shape, scale=scale, rng=np.random.default_rng(seed))
     trained = (_train(problem, start, optimiser, t_max=t_max, seed=[seed, i]) for i, start in enumerate(starts))
     return land.tabulate([find_critical_point(problem, W) for W in trained])
+
+
+def _check(n: int, scale: float, t_max: float) -> None:
+    if not isinstance(n, (int, np.integer)) or n < 1 or not 0 < scale < np.inf or not 0 < t_max < np.inf:
+        raise ValueError(f"n={n!r} must be a whole number from 1, scale={scale} and t_max={t_max} positive and finite")
 
 
 def _train(problem: Problem, start: Floats, optimiser: Optimiser, *, t_max: float, seed: list[int]) -> Floats:

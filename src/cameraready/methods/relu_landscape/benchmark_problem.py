@@ -66,6 +66,9 @@ def as_benchmark_problem(
     >>> problem.reached(found.x)
     'global'
     """
+    for name, value in {"M": M, "d": M if d is None else d}.items():
+        if not isinstance(value, (int, np.integer)):
+            raise TypeError(f"{name}={value!r} is not a whole number; for teachers of your own use Landscape")
     if d is not None and d < M:
         raise ValueError(f"d={d} is smaller than M={M}; orthonormal teachers need d >= M")
     land = Landscape(M, K)

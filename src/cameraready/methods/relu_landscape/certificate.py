@@ -15,7 +15,9 @@ from cameraready.methods.relu_landscape.nonsmooth import steepest_slope_at_zero
 from cameraready.methods.relu_landscape.search import FLAT, Problem, orthogonal_hessian
 
 Floats = NDArray[np.float64]
-Status = Literal["certified minimum", "certified saddle", "degenerate minimum", "nonsmooth", "numerical"]
+Status = Literal[
+    "certified minimum", "certified saddle", "degenerate minimum", "nonsmooth", "numerical", "not converged"
+]
 SAME_DIRECTION = 1e-6  # angle (radians) below which two students count as one neuron that was split
 ZERO_NORM = 1e-9
 CRITICAL = 1e-8
@@ -29,7 +31,7 @@ class Certificate:
     ----------
     status : "certified minimum" and "certified saddle" are proved; "degenerate minimum" has flat directions that are
         all explained (splits of one neuron, or zero loss); "nonsmooth" has a neuron of norm 0; "numerical" is what
-        floating point says without a proof.
+        floating point says without a proof; "not converged" is no critical point: a descent came to no end there.
     reason : one sentence on what the status rests on.
     loss : population loss (with the factor 1/2).
     gradient_norm : Euclidean norm of the gradient.
@@ -50,25 +52,18 @@ class Certificate:
     n_flat: int
     proof: Proof | None
 
+    def __str__(self) -> str:
+        return f"{self.status}: loss {self.loss:.6g}, lambda_min {self.lambda_min:.4g}; {self.reason}"
+
 
 def certify(problem: Problem, W: Floats, *, max_unknowns: int) -> Certificate:
-    """Certify the critical point ``W`` (K, rank), given in the span of the teachers.
-
-    Raises
-    ------
-    ValueError : ``W`` is not a critical point.
-    """
+    """Certify the critical point ``W`` (K, rank), given in the span of the teachers."""
     span = problem.in_span()
     loss, gradient = span.fun(W)
     size = float(np.linalg.norm(gradient))
     lengths = np.linalg.norm(W, axis=1)
     if (lengths <= ZERO_NORM).any():
         return _nonsmooth(problem, W, loss, size)
-    if size > CRITICAL:
-        raise ValueError(
-            f"W is not a critical point: |gradient| = {size:.2g} > {CRITICAL:g}; pass land.refine(W) "
-            "if one is near, else land.descend(W)"
-        )
     H = span.hess(W)
     values = np.linalg.eigvalsh(H)
     across = np.linalg.eigvalsh(orthogonal_hessian(problem, W))[0] if _has_outside(problem) else np.nan
@@ -78,6 +73,8 @@ def certify(problem: Problem, W: Floats, *, max_unknowns: int) -> Certificate:
     def verdict(status: Status, reason: str, proof: Proof | None = None) -> Certificate:
         return Certificate(status, reason, max(loss, 0.0), size, lowest, float(values[0]), float(across), n_flat, proof)
 
+    if size > CRITICAL:
+        return verdict("not converged", f"|gradient| = {size:.2g} > {CRITICAL:g} at teachers of norm 1")
     if loss <= ZERO_LOSS * problem.teacher_energy / 2:
         if len(W) == len(span.V) and lowest > FLAT and _is_teacher(W, span.V):
             return verdict("certified minimum", "zero loss at the teacher's own weights, and no loss is negative")

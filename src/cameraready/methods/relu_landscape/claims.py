@@ -353,7 +353,7 @@ def assumptions_miss_minima(trial, M, n_starts):
         ratio("seconds", "ODE to t = 30", to="SGD to t = 30 (torch)", at_most=1e-2),
         at_most("seconds", "200 searches, M = 10", 30.0),
     ),
-    chart=bar(x="method", y="seconds"),
+    chart=bar(x="method", y="seconds", log="y"),
     peers={
         SAMPLES: "float32, one backward pass",
         "SGD to t = 30 (torch)": "torch.optim.SGD, one example a step, d = 1000, K = 5, M = 4; a thirtieth is run",

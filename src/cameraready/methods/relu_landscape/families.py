@@ -16,7 +16,7 @@ from cameraready.methods.relu_landscape.order_parameters import Stats
 
 Floats = NDArray[np.float64]
 ALIGNED = 0.9  # cosine from which on a student sits on a teacher
-SAME_VALUE = 1e-6
+SAME_VALUE = 1e-6  # at teachers of norm 1
 SAME_LOSS = 1e-8
 ZERO_LOSS = 1e-10  # relative to the loss of a student that is always 0
 ALIGNMENT_RESTARTS = 20
@@ -52,7 +52,8 @@ def family_of(stats: Stats, loss: float, teacher_loss: float) -> Family:
     if free := int((~on.any(axis=1)).sum()):
         parts.append(f"{free} free")
     name = "global" if loss <= ZERO_LOSS * teacher_loss else f"{defects} defect{'s' * (defects != 1)}"
-    return Family(name, defects, ", ".join(parts), _n_distinct(Q), _n_distinct(R))
+    unit = float(np.diag(T).mean())
+    return Family(name, defects, ", ".join(parts), _n_distinct(Q / unit), _n_distinct(R / unit))
 
 
 def same_class(a: Stats, b: Stats, losses: tuple[float, float]) -> bool:

@@ -15,13 +15,21 @@ from cameraready.methods.relu_landscape import order_parameters, search, starts
 from cameraready.methods.relu_landscape.certificate import Certificate, certify
 from cameraready.methods.relu_landscape.coordinates import Coordinates
 from cameraready.methods.relu_landscape.families import ZERO_LOSS, Family, family_of, same_class
-from cameraready.methods.relu_landscape.orbits import OrbitPoint, Pattern, orthonormal_scale, solve_orbits
+from cameraready.methods.relu_landscape.orbits import (
+    OrbitPoint,
+    Pattern,
+    check_pattern,
+    orthonormal_scale,
+    solve_orbits,
+)
 from cameraready.methods.relu_landscape.order_parameters import Stats
 from cameraready.methods.relu_landscape.pair_kernel import hessian, loss_and_gradient, missing_direction
 from cameraready.methods.relu_landscape.table import CriticalPoint, MinimaTable
 
 Floats = NDArray[np.float64]
 OUTSIDE = 1e-8  # how far a critical point may lie from the teachers' span
+NORMS = (1e-60, 1e60)  # of the teachers: beyond, products of four lengths leave the range of float64
+LARGEST_START = 1e10  # of a start over the teachers: descent from further out runs out of digits
 
 
 class Landscape:
@@ -79,6 +87,11 @@ class Landscape:
     def _set(self, V: Floats, K: int, *, d_is_fixed: bool) -> None:
         if not isinstance(K, (int, np.integer)) or K < 1:
             raise ValueError(f"K={K!r}; a student has at least one neuron, K >= 1")
+        if not NORMS[0] <= (largest := float(np.abs(V).max())) <= NORMS[1]:
+            raise ValueError(
+                f"teacher weights reach {largest:.3g}; rescale them to between {NORMS[0]:g} and {NORMS[1]:g} "
+                "(the loss is of degree two in all weights)"
+            )
         self.V, self.K, self.M = np.array(V, order="C"), int(K), len(V)
         self.T = V @ V.T
         self.d_is_fixed = d_is_fixed
@@ -94,8 +107,12 @@ class Landscape:
         return self._energy / 2
 
     def loss(self, W: Any) -> Any:
-        """Population loss of W (..., K, d): numpy gives numpy, torch gives torch with derivatives of every order."""
+        """Population loss of W (..., K, d): numpy gives numpy, torch gives torch with derivatives of every order.
+
+        Torch derivatives are NaN at a neuron of norm 0; `grad` takes a limit there.
+        """
         if isinstance(W, torch.Tensor):
+            order_parameters.check_floating(W, "W")
             V = torch.as_tensor(self._teacher_for(W.shape), dtype=W.dtype, device=W.device)
             return order_parameters.loss_from_statistics(W @ W.mT, W @ V.mT, V @ V.mT)
         return self._map(W, lambda w, V, e: loss_and_gradient(w, V, e, self._energy)[0])
@@ -117,19 +134,27 @@ class Landscape:
         return self._map(W, lambda w, V, e: hessian(w, V, e).reshape(w.size, w.size))
 
     def loss_q(self, Q: Any, R: Any) -> Any:
-        """Population loss from the order parameters Q (..., K, K) and R (..., K, M), numpy or torch."""
+        """Population loss from the order parameters Q (..., K, K) and R (..., K, M), numpy or torch.
+
+        In numpy, (Q, R) that no weights have are projected, with a warning; torch tensors, which may need derivatives,
+        are taken as they are.
+        """
         if isinstance(Q, torch.Tensor):
+            order_parameters.check_floating(Q, "Q")
+            self._check_statistics(Q, R)
             return order_parameters.loss_from_statistics(Q, R, torch.as_tensor(self.T, dtype=Q.dtype, device=Q.device))
         Q, R = np.asarray(Q, dtype=np.float64), np.asarray(R, dtype=np.float64)
-        return order_parameters.loss_from_statistics(Q, R, self.T)
+        self._check_statistics(Q, R)
+        return order_parameters.loss_from_statistics(*order_parameters.made_feasible(Q, R, self.T))
 
     def stats(self, W: ArrayLike) -> Stats:
         """The order parameters (Q, R, T) of W (K, d)."""
-        W = self._check(W)
+        W = self.checked(W)
         return Stats(W @ W.T, W @ self._teacher_for(W.shape).T, self.T)
 
     def random_stats(self, *, seed: int, scale: float = 1.0) -> Stats:
         """Order parameters of a random student of ``scale`` times the teachers' norm, to start `sgd_ode`."""
+        _check_scale(scale)
         shape = (self.K, self.rank + self.n_orthogonal)
         W = starts.gaussian_starts(1, shape, scale=scale, rng=np.random.default_rng(seed))[0]
         return self.coordinates.stats(W)
@@ -162,8 +187,7 @@ class Landscape:
         """
         if not isinstance(n_starts, (int, np.integer)) or n_starts < 1:
             raise ValueError(f"n_starts={n_starts!r}; at least one descent is needed")
-        if not scale > 0:
-            raise ValueError(f"scale={scale} is not positive; 1.0 starts at the teacher's order of magnitude")
+        _check_scale(scale)
         rng, shape = np.random.default_rng(seed), (self.K, self.problem.V.shape[1])
         if init == "gaussian":
             points = starts.gaussian_starts(n_starts, shape, scale=scale, rng=rng)
@@ -204,26 +228,32 @@ class Landscape:
         ValueError : W is not a critical point; `refine` polishes one that is near, `descend` goes down to a minimum.
         """
         with threadpool_limits(1):
-            return self._certificate(self._into_span(W), max_unknowns)
+            found = self._certificate(self._into_span(W), max_unknowns)
+        if found.status == "not converged":
+            raise ValueError(
+                f"W is not a critical point: {found.reason}; pass land.refine(W) if one is near, else land.descend(W)"
+            )
+        return found
 
     def refine(self, W: ArrayLike) -> Floats:
         """The critical point near W (K, d), of any index, by Newton. From far away Newton may stop short of one."""
-        W = self._check(W)
+        W = self.checked(W)
         with threadpool_limits(1):
             inner = search.refine(self.problem.in_span(), self.coordinates.inside(W))
         return self.coordinates.weights(inner, W.shape[1])
 
     def descend(self, W: ArrayLike) -> Floats:
         """The critical point that descent from W (K, d) ends in, polished to rounding precision."""
-        W = self._check(W)
+        W = self.checked(W)
         with threadpool_limits(1):
             inner = search.find_critical_point(self.problem, self.coordinates.searched(W))
         return self.coordinates.weights(inner, W.shape[1])
 
     def classify(self, Q: ArrayLike, R: ArrayLike) -> Family:
         """The family of the configuration with these order parameters (projected, with a warning, if infeasible)."""
+        self._check_statistics(np.asarray(Q), np.asarray(R))
         stats = order_parameters.check_feasible(Q, R, self.T)
-        return family_of(stats, float(self.loss_q(stats.Q, stats.R)), self.teacher_loss)
+        return family_of(stats, float(order_parameters.loss_from_statistics(*stats)), self.teacher_loss)
 
     def from_orbits(self, pattern: Pattern, start: ArrayLike | None = None) -> OrbitPoint:
         """The critical point of a symmetric ``pattern`` for this (orthonormal) teacher, from its few orbit values.
@@ -233,6 +263,7 @@ class Landscape:
         NotCovered : teachers that are not orthogonal and of one norm.
         ValueError : a pattern of other sizes than K and M.
         """
+        check_pattern(pattern)
         scale = orthonormal_scale(self.T)
         if (pattern.n_students, pattern.n_teachers) != (self.K, self.M):
             sizes = f"{pattern.n_students:g} students and {pattern.n_teachers:g} teachers"
@@ -252,12 +283,13 @@ class Landscape:
         return replace(found, loss=found.loss * scale**2, gradient_norm=found.gradient_norm * scale, proof=proof)
 
     def _into_span(self, W: ArrayLike) -> Floats:
-        W = self._check(W)
+        W = self.checked(W)
         if (gap := float(np.linalg.norm(self.coordinates.outside(W)))) > OUTSIDE:
             raise ValueError(f"W leaves the teachers' span by {gap:.2g} of its scale; pass land.refine(W)")
         return self.coordinates.inside(W)
 
-    def _check(self, W: ArrayLike) -> Floats:
+    def checked(self, W: ArrayLike) -> Floats:
+        """W as float64 (K, d), or a ValueError that says what is wrong with it."""
         W = np.asarray(W, dtype=np.float64)
         if W.ndim != 2 or len(W) != self.K:
             raise ValueError(f"W has shape {W.shape}; expected (K, d) with K={self.K}")
@@ -265,6 +297,13 @@ class Landscape:
             raise ValueError(f"W holds {np.count_nonzero(~np.isfinite(W))} values that are not finite")
         self._teacher_for(W.shape)
         return W
+
+    def _check_statistics(self, Q: Any, R: Any) -> None:
+        if tuple(Q.shape[-2:]) != (self.K, self.K) or tuple(R.shape[-2:]) != (self.K, self.M):
+            raise ValueError(
+                f"Q {tuple(Q.shape)} and R {tuple(R.shape)} do not fit K={self.K} students and M={self.M} teachers; "
+                "expected (..., K, K) and (..., K, M)"
+            )
 
     def _teacher_for(self, shape: tuple[int, ...]) -> Floats:
         """The teacher in the dimension of W: as it is, or padded where it stands for every dimension."""
@@ -277,12 +316,16 @@ class Landscape:
     def _map(self, W: ArrayLike, function: Any) -> Floats:
         W = np.require(W, np.float64, ["C", "W"])  # one layout, so that the kernels are compiled once
         V = self._teacher_for(W.shape)
+        if not W.size:
+            raise ValueError(f"W has shape {W.shape}: no weights")
         flat = W.reshape(-1, *W.shape[-2:])
         values = np.stack([np.asarray(function(w, V, missing_direction(w, V))) for w in flat])
         return values.reshape(W.shape[:-2] + values.shape[1:])[()]
 
 
 def _as_teacher(teacher: ArrayLike) -> Floats:
+    if np.iscomplexobj(teacher):
+        raise TypeError("teacher is complex; weights are real numbers")
     V = np.asarray(teacher, dtype=np.float64)
     if V.ndim != 2 or not V.size:
         raise ValueError(f"teacher has shape {V.shape}; expected a number of neurons or weights (M, d)")
@@ -291,6 +334,13 @@ def _as_teacher(teacher: ArrayLike) -> Floats:
     if (zero := np.flatnonzero(~V.any(axis=1))).size:
         raise ValueError(f"teacher rows {zero.tolist()} are zero; drop these neurons")
     return np.ascontiguousarray(V)
+
+
+def _check_scale(scale: float) -> None:
+    if not 0 < scale <= LARGEST_START:
+        raise ValueError(
+            f"scale={scale} is not in (0, {LARGEST_START:g}]; 1.0 starts at the teacher's order of magnitude"
+        )
 
 
 def _descend_all(problem: search.Problem, points: Floats) -> list[Floats]:

@@ -4,5 +4,5 @@
 class NotCovered(ValueError):
     """The question lies outside what the theory says; the message gives the reason and no number is returned."""
 
-    def __init__(self, reason: str) -> None:
-        super().__init__(f"not covered: {reason}")
+    def __str__(self) -> str:
+        return f"not covered: {self.args[0]}"

@@ -114,9 +114,8 @@ class Layout:
         return np.array(rows)
 
 
-def reduced_loss(layout: Layout, x: torch.Tensor) -> torch.Tensor:
+def reduced_loss(layout: Layout, x: torch.Tensor, *, pairs: Pairs) -> torch.Tensor:
     """1/2 (sum h(w, w') - 2 sum h(w, v) + sum h(v, v')), every sum taken orbit by orbit."""
-    pairs = layout.pairs
     m = torch.tensor(layout.blocks, dtype=x.dtype)
     # w_(p,i) = delta_p e_i + sum_b c_pb 1_b
     c = x[pairs.spread]

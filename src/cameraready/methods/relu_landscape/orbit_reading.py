@@ -11,7 +11,7 @@ from scipy.optimize import linear_sum_assignment
 from cameraready.methods.relu_landscape.families import ALIGNED
 from cameraready.methods.relu_landscape.not_covered import NotCovered
 from cameraready.methods.relu_landscape.orbits import Pattern, orthonormal_scale
-from cameraready.methods.relu_landscape.order_parameters import Stats
+from cameraready.methods.relu_landscape.order_parameters import Stats, check_feasible
 
 Floats = NDArray[np.float64]
 SAME_ORBIT = 1e-5
@@ -28,7 +28,7 @@ class OrbitReading:
     teachers: NDArray[np.intp]
 
 
-def read_pattern(stats: Stats) -> OrbitReading:
+def read_pattern(stats: Stats | tuple[Floats, Floats, Floats]) -> OrbitReading:
     """Pair every student with a teacher, group equal pairs into blocks, and read off the orbit values.
 
     An aligned student belongs to its teacher; a free one to the teacher that it looks away from most.
@@ -37,8 +37,9 @@ def read_pattern(stats: Stats) -> OrbitReading:
     ------
     NotCovered : teachers that are not orthonormal up to scale, K != M, or entries that are not equal within the blocks.
     """
-    scale = orthonormal_scale(stats.T)
-    R, norms = stats.R / scale**2, np.sqrt(np.diag(stats.Q)) / scale
+    Q, R, T = check_feasible(*stats)
+    scale = orthonormal_scale(T)
+    R, norms = R / scale**2, np.sqrt(np.diag(Q)) / scale
     if R.shape[0] != R.shape[1]:
         raise NotCovered(f"K={R.shape[0]} students and M={R.shape[1]} teachers: patterns are read for K = M")
     teachers = _pairs(R, norms)

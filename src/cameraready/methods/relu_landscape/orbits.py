@@ -47,9 +47,9 @@ class Pattern:
     students: tuple[int | None, ...]
 
     def __post_init__(self) -> None:
-        if not self.blocks or any(not size >= 1 for size in self.blocks):
-            raise ValueError(f"blocks={self.blocks}; at least one block, and every size at least 1")
-        if not self.students or any(a is not None and not 0 <= a < len(self.blocks) for a in self.students):
+        if not self.blocks or any(not 1 <= size < np.inf for size in self.blocks):
+            raise ValueError(f"blocks={self.blocks}; at least one block, and every size at least 1 and finite")
+        if not self.students or any(a is not None and a not in range(len(self.blocks)) for a in self.students):
             raise ValueError(f"students={self.students} must name teacher blocks 0 to {len(self.blocks) - 1}, or None")
 
     @classmethod
@@ -131,9 +131,16 @@ def solve_orbits(pattern: Pattern, *, start: ArrayLike | None = None) -> OrbitPo
     ------
     NotCovered : two neurons of the pattern become parallel, as at a global minimum; or no critical point is found.
     """
+    check_pattern(pattern)
     x, loss = _minimise(pattern, default_start(pattern) if start is None else np.asarray(start, dtype=np.float64))
     inside, outside = spectra(pattern, x)
     return OrbitPoint(pattern, x, loss, float(min(inside[0], outside[0])), float(outside[0]))
+
+
+def check_pattern(pattern: Pattern) -> None:
+    """Refuse what is no `Pattern`."""
+    if not isinstance(pattern, Pattern):
+        raise TypeError(f"pattern is of type {type(pattern).__name__}; pass a Pattern, such as Pattern.defects(8, 1)")
 
 
 def _minimise(pattern: Pattern, x: Floats) -> tuple[Floats, float]:
@@ -141,6 +148,8 @@ def _minimise(pattern: Pattern, x: Floats) -> tuple[Floats, float]:
         raise ValueError(f"start={x} of shape {x.shape}; the pattern has {pattern.n_values} values, all finite")
     weight = np.sqrt(pattern.layout.multiplicity)
     fun, grad, hess = _derivatives(pattern.layout)
+    if not (np.isfinite(grad(x)).all() and np.isfinite(hess(x)).all()):
+        raise NotCovered(f"two neurons of {pattern} are parallel or of norm 0 at this start: pass another start")
     found = optimize.minimize(
         lambda y: fun(y / weight),
         x * weight,
@@ -184,8 +193,8 @@ def follow(family: Callable[[float], Pattern], sizes: Iterable[float]) -> pd.Dat
     rows: list[dict[str, float]] = []
     reached, x = 0.0, None
     for target in sizes:
-        if not target > reached:
-            raise ValueError(f"sizes must increase; {target:g} follows {reached:g}")
+        if not reached < target < np.inf:
+            raise ValueError(f"sizes must increase and be finite; {target:g} follows {reached:g}")
         while reached != target:
             reached = target if x is None else min(target, reached * LARGEST_STEP)
             x, _ = _minimise(family(reached), default_start(family(reached)) if x is None else x)
@@ -227,8 +236,10 @@ def orthonormal_scale(T: Floats) -> float:
 def _derivatives(
     layout: Layout,
 ) -> tuple[Callable[[Floats], float], Callable[[Floats], Floats], Callable[[Floats], Floats]]:
+    pairs = layout.pairs  # outside torch.func, whose wrapped tensors must not be kept
+
     def loss(x: torch.Tensor) -> torch.Tensor:
-        return reduced_loss(layout, x)
+        return reduced_loss(layout, x, pairs=pairs)
 
     gradient, second = torch.func.grad(loss), torch.func.jacrev(torch.func.grad(loss))
 

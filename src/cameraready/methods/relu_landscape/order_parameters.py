@@ -120,12 +120,37 @@ def check_feasible(Q: ArrayLike, R: ArrayLike, T: ArrayLike) -> Stats:
     explained = R @ span
     rest = Q - explained @ explained.T
     e, U = np.linalg.eigh(rest)
-    scale = max(1.0, float(np.abs(Q).max()), float(np.abs(R).max()))
+    scale = max(float(np.abs(T).max()), float(np.abs(Q).max()), float(np.abs(R).max()))
     worst = max(float(-e[0]), float(np.abs(feasible_R - R).max()))
     if worst > PSD_TOLERANCE * scale:
         warnings.warn(f"(Q, R) is infeasible by {worst:.2g}: no weights have it; projected", stacklevel=2)
     projected = explained @ explained.T + (U * np.clip(e, 0, None)) @ U.T
     return Stats(projected, feasible_R, T)
+
+
+def made_feasible(Q: NDArray[np.float64], R: NDArray[np.float64], T: NDArray[np.float64]) -> Stats:
+    """Batches (..., K, K) and (..., K, M) with every infeasible member replaced as in `check_feasible`."""
+    if not (np.isfinite(Q).all() and np.isfinite(R).all()):
+        raise ValueError("Q or R holds values that are not finite")
+    batch = np.broadcast_shapes(Q.shape[:-2], R.shape[:-2])
+    Q, R = np.broadcast_to(Q, batch + Q.shape[-2:]), np.broadcast_to(R, batch + R.shape[-2:])
+    teachers = np.broadcast_to(T, batch + T.shape)
+    omega = np.concatenate(
+        [np.concatenate([Q, R], axis=-1), np.concatenate([R.swapaxes(-1, -2), teachers], axis=-1)], axis=-2
+    )
+    lowest, scale = np.linalg.eigvalsh(omega)[..., 0], np.abs(omega).max(axis=(-2, -1))
+    wrong = np.argwhere(lowest < -PSD_TOLERANCE * scale)
+    if len(wrong):
+        Q, R = Q.copy(), R.copy()
+    for index in map(tuple, wrong):
+        Q[index], R[index], _ = check_feasible(Q[index], R[index], T)
+    return Stats(Q, R, T)
+
+
+def check_floating(tensor: torch.Tensor, name: str) -> None:
+    """Refuse integer tensors, in whose type the teacher's weights would be rounded."""
+    if not tensor.is_floating_point():
+        raise TypeError(f"{name} is of {tensor.dtype}; pass {name}.double()")
 
 
 def weights_of(stats: Stats) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

@@ -15,7 +15,9 @@ Floats = NDArray[np.float64]
 FLAT = 1e-7  # Hessian eigenvalues of smaller size count as zero
 DESCENT_TOLERANCE = 1e-7  # where L-BFGS hands over to Newton
 NEWTON_TOLERANCE = 1e-13
+CONVERGED = 1e-10  # of the gradient's norm
 ESCAPES = 3
+RETURNS = 3
 
 
 @dataclass(frozen=True)
@@ -46,9 +48,15 @@ def find_critical_point(problem: Problem, start: Floats) -> Floats:
     """The minimum that descent from ``start`` (K, d0) reaches, as weights in the span of the teachers (K, rank).
 
     A critical point where A is nonsingular lies in that span, so Newton runs there. Where Newton ends on a saddle (a
-    slow plateau looked like a minimum), descent goes on from beside it.
+    slow plateau looked like a minimum), descent goes on from beside it. Where Newton stalls (beside a kink of the
+    curvature, at nearly parallel neurons), descent goes on to the last digit.
     """
     W = refine(problem.in_span(), descend(problem, start)[:, : problem.rank])
+    for _ in range(RETURNS):
+        if np.linalg.norm(problem.in_span().fun(W)[1]) <= CONVERGED:
+            break
+        lower = descend(problem, embed(W, problem), tolerance=1e-12)
+        W = refine(problem.in_span(), lower[:, : problem.rank])
     for _ in range(ESCAPES):
         downhill = escape_direction(problem, W)
         if downhill is None:

@@ -141,7 +141,7 @@ def simulate_sgd(
     batch : examples averaged in a step; the ODE describes 1.
     """
     W, V = np.array(W0, dtype=np.float64, order="C"), np.array(V, dtype=np.float64, order="C")
-    if W.ndim != 2 or V.ndim != 2 or W.shape[1] != V.shape[1]:
+    if W.ndim != 2 or V.ndim != 2 or W.shape[1] != V.shape[1] or not W.size or not V.size:
         raise ValueError(f"W0 {W.shape} and V {V.shape} must be (K, d) and (M, d) of one d")
     if not (np.isfinite(W).all() and np.isfinite(V).all()):
         raise ValueError("W0 or V holds values that are not finite")

@@ -75,7 +75,7 @@ class MinimaTable:
         return iter(self.points)
 
     def __str__(self) -> str:
-        return str(self.frame)
+        return self.frame.to_string()
 
     @property
     def n_starts(self) -> int:

@@ -22,6 +22,7 @@ GROUPS = 32
 REPLICATES = 60
 NULL_REPLICATES = 19
 NULL_DIMENSIONS = 256
+SPAN = (1e-100, 1e100)  # of the largest value
 
 
 @dataclass(frozen=True)
@@ -128,7 +129,17 @@ def fit_decay(X: ArrayLike, y: ArrayLike, *, intervals: bool = True, random_stat
     )
 
 
+def n_directions(X: ArrayLike) -> int:
+    """The number of directions in which the rows of X vary: its columns, less those that others determine."""
+    X = np.asarray(X, dtype=float)
+    X = X - X.mean(axis=0)
+    values = eigh(X.T @ X if X.shape[1] <= X.shape[0] else X @ X.T, eigvals_only=True)
+    return int((values > 1e-12 * values[-1]).sum())
+
+
 def _checked(X: ArrayLike, y: ArrayLike) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    if np.iscomplexobj(X) or np.iscomplexobj(y):
+        raise TypeError("X or y is complex; features and targets are real numbers")
     X, y = np.asarray(X, dtype=float), np.asarray(y, dtype=float)
     if X.ndim != 2 or y.shape != X.shape[:1]:
         raise ValueError(f"X {X.shape} and y {y.shape} do not match; they are (n, D) and (n,)")
@@ -144,7 +155,14 @@ def _checked(X: ArrayLike, y: ArrayLike) -> tuple[NDArray[np.float64], NDArray[n
         )
     if np.ptp(y) == 0:
         raise ValueError(f"y is constant ({y[0]:g}); there is no target to decay")
-    return X - X.mean(axis=0), y - y.mean()
+    X, y = X - X.mean(axis=0), y - y.mean()
+    for name, value in (("X", X), ("y", y)):
+        if not SPAN[0] <= (largest := np.abs(value).max()) <= SPAN[1]:
+            raise ValueError(
+                f"{name} departs from its mean by at most {largest:.3g}; its squares leave the range of float64: "
+                "rescale it, or drop it if it is constant"
+            )
+    return X, y
 
 
 def _principal(X: NDArray[np.float64], random_state: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -158,6 +176,8 @@ def _principal(X: NDArray[np.float64], random_state: int) -> tuple[NDArray[np.fl
         values, vectors = eigh(X.T @ X / n)
         values, axes = values[::-1][:modes], vectors[:, ::-1].T[:modes]
     kept = values > 1e-12 * values[0]
+    if kept.sum() < FEWEST_MODES:
+        raise ValueError(f"X varies in {kept.sum()} directions; decays need at least {FEWEST_MODES}")
     return values[kept], X @ axes[kept].T
 
 

@@ -110,7 +110,7 @@ def solve(problems: Sequence[Sequence[Term]]) -> list[Exponents]:
 
 
 def _read(problem: Sequence[Term], solution: NDArray[np.float64]) -> Exponents:
-    slope, size, rate = (float(value) for value in solution)
+    slope, size, rate = (float(value) + 0.0 for value in solution)  # no -0.0
     active = [
         term.name
         for term in problem

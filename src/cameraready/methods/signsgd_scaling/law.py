@@ -112,8 +112,7 @@ class ScalingLaw:
         ValueError : a budget below 1,000, where no power law has set in.
         NotCovered : the best size at a small budget is not among those tried (12 to 360), so the constants are unknown.
         """
-        if not SMALLEST_BUDGET <= flops < np.inf:
-            raise ValueError(f"flops={flops}: the law speaks of budgets d N of at least {SMALLEST_BUDGET:g}")
+        check_budget(flops)
         measured, basis = self._calibration
         d = max(1, round(_at(flops, measured, "d", self.size_exponent)))
         lr = _at(flops, measured, "lr", -self.lr_exponent)
@@ -123,7 +122,7 @@ class ScalingLaw:
     @staticmethod
     def phase_map(alphas: Sequence[float], betas: Sequence[float]) -> PhaseMap:
         """Slopes and phases of both optimisers on a grid; points with 2 alpha + 2 beta <= 1 are left out."""
-        grid = [(float(a), float(b)) for a in alphas for b in betas if a > 0 and 2 * a + 2 * b > 1]
+        grid = [(float(a), float(b)) for a in alphas for b in betas if 0 < a < np.inf and 1 < 2 * a + 2 * b < np.inf]
         if not grid:
             raise ValueError("no point of the grid has alpha > 0 and 2 alpha + 2 beta > 1; choose larger decays")
         solved = {o: solve([terms(a, b, o) for a, b in grid]) for o in get_args(Optimizer)}
@@ -150,6 +149,12 @@ class ScalingLaw:
         how = "the risk recursion" if covered else "simulation, as the risk formula is not covered"
         slope = -float(np.polyfit(np.log(best["compute"]), np.log(best["risk"]), 1)[0])
         return best, f"constants from d N = 5e4 by {how}; measured slope from 5e3 to 5e4: {slope:.3f}"
+
+
+def check_budget(flops: float) -> None:
+    """Refuse budgets at which no power law has set in."""
+    if not SMALLEST_BUDGET <= flops < np.inf:
+        raise ValueError(f"flops={flops}: the law speaks of budgets d N of at least {SMALLEST_BUDGET:g}")
 
 
 def _at(flops: float, best: pd.DataFrame, name: str, exponent: float) -> float:

@@ -18,7 +18,8 @@ def sign_floor(rate: float, total: float, irreducible: float, gain: float) -> fl
     rate : eta. total : S. irreducible : P_inf. gain : kappa, see `drift_gain`.
     """
     half = rate * total / (4 * gain)
-    return float((half + np.sqrt(half**2 + irreducible)) ** 2)
+    with np.errstate(over="ignore"):
+        return float((half + np.hypot(half, np.sqrt(irreducible))) ** 2)
 
 
 def sign_rate(risk: float, total: float, irreducible: float, gain: float) -> float:

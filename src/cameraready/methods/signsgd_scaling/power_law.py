@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import qr, solve_triangular
 
-from cameraready.methods.signsgd_scaling.regression import GaussianRegression
+from cameraready.methods.signsgd_scaling.regression import GaussianRegression, check_whole
 
 DEFAULT_RATIO = 6
 BLOCK_ROWS = 4096
@@ -58,9 +58,9 @@ class PLRF(GaussianRegression):
 
     def __init__(self, alpha: float, beta: float, d: int, v: int | None = None, seed: int = 0) -> None:
         check_decays(alpha, beta)
-        if d < 1 or d != int(d):
-            raise ValueError(f"d={d}; a model has at least one feature")
+        check_whole(d=d)
         v = DEFAULT_RATIO * d if v is None else v
+        check_whole(v=v)
         if v < d:
             raise ValueError(f"v={v} is smaller than d={d}; the features are a sketch of more dimensions: pass v >= d")
         self.alpha, self.beta, self.v, self.seed = alpha, beta, int(v), seed

@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 
 from cameraready.methods.signsgd_scaling.coverage import Coverage, NotCovered
-from cameraready.methods.signsgd_scaling.decay import Decay, fit_decay
-from cameraready.methods.signsgd_scaling.law import ScalingLaw
+from cameraready.methods.signsgd_scaling.decay import Decay, fit_decay, n_directions
+from cameraready.methods.signsgd_scaling.law import ScalingLaw, check_budget
 
 CHOICES = ("sgd", "signsgd")
 
@@ -62,6 +61,7 @@ def recommend(
 
     Examples
     --------
+    >>> import numpy as np
     >>> rng = np.random.default_rng(0)
     >>> j = np.arange(1, 201)
     >>> X = rng.normal(size=(5000, 200)) * j**-0.7
@@ -71,30 +71,31 @@ def recommend(
     """
     if optimizer not in ("best", *CHOICES):
         raise ValueError(f"optimizer={optimizer!r}; choose 'best', 'sgd' or 'signsgd'")
+    check_budget(flops)
     decay = fit_decay(X, y, random_state=random_state)
-    columns = np.shape(X)[1]
+    directions = n_directions(X)
     names = CHOICES if optimizer == "best" else (optimizer,)
     coverage, rows = dict.fromkeys(names, decay.coverage), []
     if decay.coverage:
         for name in names:
-            coverage[name], row = _choice(decay, name, flops, columns)
+            coverage[name], row = _choice(decay, name, flops, directions)
             rows += [row] if row else []
     choices = pd.DataFrame(rows, columns=["optimizer", "slope", "d", "N", "lr", "risk", "phase", "basis"])
     best = None if choices.empty else str(choices.loc[choices["risk"].idxmin(), "optimizer"])
     return Recommendation(decay, choices, best, coverage, _words(decay, choices, best, coverage, flops))
 
 
-def _choice(decay: Decay, name: str, flops: float, columns: int) -> tuple[Coverage, dict[str, object] | None]:
+def _choice(decay: Decay, name: str, flops: float, directions: int) -> tuple[Coverage, dict[str, object] | None]:
     law = ScalingLaw(decay.alpha, decay.beta, name)
     try:
         allocation = law.allocate(flops)
     except NotCovered as error:
         return Coverage(False, str(error).removeprefix("not covered: ")), None
-    if allocation.d > columns:
+    if allocation.d > directions:
         return Coverage(
             False,
-            f"the law asks for d={allocation.d}, but X has {columns} columns, and nothing is known of the "
-            "spectrum beyond them; bring more features or a smaller budget",
+            f"the law asks for d={allocation.d}, but X varies in {directions} directions, and nothing is known of "
+            "the spectrum beyond them; bring more features or a smaller budget",
         ), None
     # In the data's units, x is sqrt(scale) and the target's coefficients are target_scale times those of the model.
     rate = decay.target_scale if name == "signsgd" else 1 / decay.scale

@@ -53,8 +53,8 @@ class GaussianRegression:
 
     def __init__(self, K: ArrayLike, theta_star: ArrayLike, P_inf: float) -> None:
         K = np.asarray(K, dtype=float)
-        theta_star = np.asarray(theta_star, dtype=float)
-        if K.ndim != 2 or K.shape[0] != K.shape[1] or theta_star.shape != K.shape[:1]:
+        theta_star = np.array(theta_star, dtype=float)  # a copy: what was computed from it is kept
+        if K.ndim != 2 or not K.size or K.shape[0] != K.shape[1] or theta_star.shape != K.shape[:1]:
             raise ValueError(f"K {K.shape} and theta_star {theta_star.shape} do not match; they are (d, d) and (d,)")
         if not (np.isfinite(K).all() and np.isfinite(theta_star).all() and 0 <= P_inf < np.inf):
             raise ValueError(f"K, theta_star and P_inf={P_inf} must be finite, and P_inf at least 0")
@@ -83,6 +83,8 @@ class GaussianRegression:
         X, y = np.asarray(X, dtype=float), np.asarray(y, dtype=float)
         if X.ndim != 2 or y.shape != X.shape[:1]:
             raise ValueError(f"X {X.shape} and y {y.shape} do not match; they are (n, d) and (n,)")
+        if not (np.isfinite(X).all() and np.isfinite(y).all()):
+            raise ValueError("X or y holds values that are not finite; drop or impute them")
         n, d = X.shape
         if n <= d:
             raise ValueError(
@@ -117,6 +119,7 @@ class GaussianRegression:
 
     def coverage(self, optimizer: str = "signsgd", *, batch: int = 1) -> Coverage:
         """Whether `predict_risk` and `noise_floor` hold for this problem, and why."""
+        check_whole(batch=batch)
         if optimizer == "sgd":
             return Coverage(True, "SGD's risk recursion is exact for Gaussian features")
         if optimizer != "signsgd":
@@ -157,8 +160,9 @@ class GaussianRegression:
         diverges has risk inf, and ``attrs["diverged"]`` then names SGD's stability limit.
         """
         steps, where = self._check(optimizer, lr, steps, batch, record)
-        if seeds < 1:
-            raise ValueError(f"seeds={seeds}; at least one run is needed")
+        check_whole(seeds=seeds)
+        if betas is not None and not (np.shape(betas) == (2,) and all(0 <= beta < 1 for beta in betas)):
+            raise ValueError(f"betas={betas}; pass two numbers in [0, 1), such as (0.9, 0.99)")
         if not 0 <= momentum < 1:
             raise ValueError(f"momentum={momentum} is not in [0, 1); 0.9 is usual")
         risks = simulate_risk(
@@ -248,6 +252,7 @@ class GaussianRegression:
 
     def stability_limit(self, *, batch: int = 1) -> float:
         """SGD's largest stable learning rate; signSGD has none, as its steps are bounded."""
+        check_whole(batch=batch)
         return noise_floor.sgd_stability_limit(self.sgd_modes.eigenvalues, batch)
 
     def rate_grid(self, optimizer: str, count: int) -> NDArray[np.float64]:
@@ -272,20 +277,24 @@ class GaussianRegression:
             raise ValueError(f"optimizer={optimizer!r} is unknown; choose one of {', '.join(OPTIMIZERS)}")
         if not 0 < lr < np.inf:
             raise ValueError(f"lr={lr} must be positive and finite")
-        if steps < 1 or steps != int(steps):
-            raise ValueError(f"steps={steps}; at least one whole step is needed")
-        if batch < 1 or batch != int(batch):
-            raise ValueError(f"batch={batch}; a batch holds at least one sample")
+        check_whole(steps=steps, batch=batch)
         if np.ndim(record) == 0:
-            where = np.unique(np.geomspace(1, steps, int(record)).round().astype(np.int64)) if record > 1 else [steps]
+            check_whole(record=record)
+            where = np.unique(np.geomspace(1, steps, int(record)).round()) if record > 1 else np.array([steps])
         else:
             where = np.unique(record)
-        where = np.asarray(where, dtype=np.int64)
-        if where[0] < 0 or where[-1] > steps:
+        if not where.size or not (where[0] >= 0 and where[-1] <= steps and np.all(where == np.floor(where))):
             raise ValueError(
-                f"record asks for steps {where[0]} to {where[-1]}; they must be between 0 and steps={steps}"
+                f"record asks for steps {where.tolist()}; they must be whole numbers between 0 and steps={steps}"
             )
-        return int(steps), where
+        return int(steps), where.astype(np.int64)
+
+
+def check_whole(**values: float) -> None:
+    """Refuse what is no whole number from 1 on."""
+    for name, value in values.items():
+        if not 1 <= value < np.inf or value != int(value):
+            raise ValueError(f"{name}={value}; it must be a whole number of at least 1")
 
 
 def _spectrum(matrix: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

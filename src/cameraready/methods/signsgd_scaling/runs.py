@@ -20,6 +20,8 @@ LARGEST_ERROR = 0.10  # root mean square error of log loss
 ALPHA_RANGE, BETA_RANGE = (0.15, 3.0), (-0.4, 3.0)
 LOG_CONSTANTS = (-25.0, 15.0)
 CONSTANTS = ("irreducible", "approximation", "initial risk", "speed", "aligned features", "noise", "amplification")
+# The power of the loss's unit in each of these constants.
+UNIT_POWERS = {"sgd": (1, 1, 1, 0, 1, 1, 0), "signsgd": (1, 1, 1, 0, 1, 0.5, 0)}
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,8 +61,8 @@ class RunFit:
         """
         self.coverage.require()
         N, d, lr = (np.asarray(value, dtype=float) for value in (N, d, lr))
-        if not (np.all(N >= 1) and np.all(d >= 1) and np.all(lr > 0)):
-            raise ValueError("N and d must be at least 1, lr positive")
+        if not (np.all(N >= 1) and np.all(d >= 1) and np.all(lr > 0) and np.isfinite(N * d * lr).all()):
+            raise ValueError("N and d must be at least 1, lr positive, all finite")
         return np.asarray(np.exp(_log_loss(self._parameters, np.log(N), np.log(d), np.log(lr), self.optimizer)))
 
     def compute_optimal(self, f: float) -> pd.Series:
@@ -129,7 +131,7 @@ def fit_runs(
     ValueError : missing columns, values that are not positive, fewer than 12 rows, a single model size or length of
         run.
     """
-    N, d, lr, loss = _checked(runs, optimizer)
+    N, d, lr, loss = _checked(pd.DataFrame(runs), optimizer)
     if not near_best > 1:
         raise ValueError(f"near_best={near_best} must be above 1; 2 is usual")
     best_loss = pd.Series(loss).groupby([N, d]).transform("min").to_numpy()
@@ -140,10 +142,12 @@ def fit_runs(
             "are needed"
         )
     logs = np.log(N), np.log(d), np.log(lr)
-    target = np.log(loss)
+    unit = float(np.mean(np.log(loss)))  # the search starts from, and is bounded to, constants of order one
+    target = np.log(loss) - unit
     best = _fit(logs, target, optimizer, np.random.default_rng(random_state), STARTS)
     error = float(np.sqrt(np.mean(best.fun**2)))
     bounds = [_profile(i, best.x, logs, target, optimizer) if intervals else (np.nan, np.nan) for i in (0, 1)]
+    best.x[2:] += unit * np.array(UNIT_POWERS[optimizer])
     unused = set() if optimizer == "sgd" else {"amplification"}
     if not (best.x[0] > 0.5 and best.x[1] > 0.5):
         unused.add("aligned features")

@@ -85,12 +85,14 @@ class WSDLR(LRScheduler):
         shape: Shape = "linear",
         last_epoch: int = -1,
     ) -> None:
-        if total < 1:
-            raise ValueError(f"total={total}; the schedule needs the number of optimiser steps, at least 1")
-        self.total = total
-        self.schedule = WSD(warmup=warmup, decay=decay, shape=shape)
+        if not 1 <= total < float("inf") or total != int(total):
+            raise ValueError(f"total={total}; the schedule needs the whole number of optimiser steps, at least 1")
+        WSD(warmup=warmup, decay=decay, shape=shape)  # refuses what is no schedule
+        # Plain values: torch.load reads the state of a scheduler without trusting any class.
+        self.total, self.warmup, self.decay, self.shape = total, warmup, decay, shape
         super().__init__(optimizer, last_epoch)
 
     def get_lr(self) -> list[float]:
-        step = min(self.last_epoch, self.total - 1)
-        return [base * self.schedule.multiplier(step, self.total) for base in self.base_lrs]
+        schedule = WSD(warmup=self.warmup, decay=self.decay, shape=self.shape)
+        share = schedule.multiplier(min(self.last_epoch, self.total - 1), self.total)
+        return [base * share for base in self.base_lrs]
