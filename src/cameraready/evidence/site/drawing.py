@@ -87,7 +87,7 @@ def forest_spec(finding: Finding, *, theme: Theme = LIGHT) -> dict[str, Any]:
     """Draw effects with their 95 % intervals, and shade the effects for which the claim holds; parts are rows."""
     laid_out = panels(finding)
     names = [_wrapped(panel.name(row)) for panel in laid_out for row in panel.rows]
-    extent = max(7 * len(line) for name in names for line in name.splitlines())
+    extent = 8 + max(7 * len(line) for name in names for line in name.splitlines())
     pictures = [_forest_panel(panel, theme, extent) for panel in laid_out]
     spec: dict[str, Any] = alt.vconcat(*pictures, spacing=18).resolve_scale(x="independent").to_dict()
     config = theme.config() | {"concat": {"spacing": 18}}
