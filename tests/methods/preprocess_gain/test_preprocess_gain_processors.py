@@ -116,6 +116,7 @@ def test_denoisers_remove_noise_of_any_unit_from_images(images, method):
     np.testing.assert_allclose(moved, denoised / 50 - 3, atol=1e-8)
 
 
+@pytest.mark.slow
 def test_a_denoising_autoencoder_learns_from_noisy_inputs_alone(images):
     """No target: the error must fall well below the noise, on images it has not seen too."""
     clean, noisy = images
