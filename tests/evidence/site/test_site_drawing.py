@@ -9,6 +9,7 @@ from itertools import combinations, pairwise
 import numpy as np
 import pandas as pd
 import pytest
+import vl_convert
 
 from cameraready.evidence.charts import bar, line, scatter
 from cameraready.evidence.finding import Finding, Threshold, combine
@@ -313,3 +314,9 @@ def test_labels_on_a_forest_axis_do_not_run_into_each_other() -> None:
     assert len(panel.labels) < len(panel.ticks)
     for (left, first), (right, second) in pairwise(panel.labels):
         assert right - left > 4 * (len(first) + len(second)) / 2
+
+
+def test_the_few_measured_places_are_written_in_full() -> None:
+    few = pd.DataFrame({"seed": 0, "method": "m", "share": [0.5, 0.8, 0.95], "gain": [1.0, 2.0, 3.0]})
+    drawing = vl_convert.vegalite_to_svg(chart_spec(line(x="share", y="gain"), few))
+    assert [text for text in ("0.5", "0.8", "0.95", "0.9") if f">{text}</text>" in drawing] == ["0.5", "0.8", "0.95"]

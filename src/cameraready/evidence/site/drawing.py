@@ -27,6 +27,7 @@ WIDTH = 640
 FACET_WIDTH = 240
 FEW_TICKS = 8
 LONG_LABEL = 10
+PLAIN = ",~f"
 LABEL_WIDTH = 36
 LINES = "split(datum.label, '\\n')"
 
@@ -198,6 +199,8 @@ def _horizontal(chart: Chart, summary: Summary, levels: Levels) -> alt.X:
     axis.grid = False
     if len(distinct) <= FEW_TICKS:
         axis.values = distinct
+        if axis.format == PLAIN:  # which takes its digits from the distance of the ticks: 0.95 would read 0.9
+            axis.format = ",.6~r"
     return alt.X("x:Q", axis=axis, scale=_scale(log="x" in chart.log))
 
 
@@ -217,7 +220,7 @@ def _axis(title: str, values: pd.Series[float], *, log: bool) -> alt.Axis:
     """Few ticks, as plain numbers, or with letters (k, M, m, µ) where plain numbers would be long."""
     sizes = values.abs()
     long = float(sizes.max()) >= 1e5 or 0 < float(sizes.max()) < 1e-3
-    axis = alt.Axis(title=words(title), format="~s" if long else ",~f", tickCount=5, labelOverlap="greedy")
+    axis = alt.Axis(title=words(title), format="~s" if long else PLAIN, tickCount=5, labelOverlap="greedy")
     if log:
         axis.values = list(round_values(float(values.min()) * 0.9, float(values.max()) * 1.1, log=True))
     return axis
