@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -14,6 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+# A shell's background jobs ignore Ctrl-C, and so would the commands that the tests start and interrupt.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 CARD = """---
 slug: {slug}

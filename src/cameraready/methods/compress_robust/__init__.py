@@ -1,5 +1,6 @@
 """Audit any torch classifier for structured compressibility and what it costs in adversarial robustness."""
 
+from cameraready.coverage import NotCovered
 from cameraready.methods.compress_robust.attacks import attack
 from cameraready.methods.compress_robust.audit import audit
 from cameraready.methods.compress_robust.audit_report import AuditReport
@@ -10,7 +11,6 @@ from cameraready.methods.compress_robust.knobs import Knob
 from cameraready.methods.compress_robust.layer_table import layer_table
 from cameraready.methods.compress_robust.lipschitz import lipschitz_bound
 from cameraready.methods.compress_robust.masking import masking_checks
-from cameraready.methods.compress_robust.not_covered import NotCovered
 from cameraready.methods.compress_robust.operator_norms import norm_bound, operator_norm
 from cameraready.methods.compress_robust.regularisers import GroupLasso, NuclearNorm, SpreadControl
 from cameraready.methods.compress_robust.sensitive import sensitive_directions

@@ -12,6 +12,7 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
+from cameraready.coverage import NotCovered
 from cameraready.methods.compress_robust.attack_table import attack_table
 from cameraready.methods.compress_robust.attacks import AUTOATTACK, logits_of
 from cameraready.methods.compress_robust.audit_report import AuditReport
@@ -28,7 +29,6 @@ from cameraready.methods.compress_robust.layer_table import layer_table
 from cameraready.methods.compress_robust.layers import layers_of, uncovered
 from cameraready.methods.compress_robust.lipschitz import lipschitz_bound
 from cameraready.methods.compress_robust.masking import masking_checks
-from cameraready.methods.compress_robust.not_covered import NotCovered
 from cameraready.methods.compress_robust.sensitive import sensitive_directions
 from cameraready.methods.compress_robust.universal import universal_perturbation
 

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from cameraready.coverage import NotCovered
 from cameraready.methods.compress_robust.compressibility import Norm
 from cameraready.methods.compress_robust.inputs import check_examples
 from cameraready.methods.compress_robust.layers import LowRank, layers_of
 from cameraready.methods.compress_robust.lipschitz import LipschitzBound, lipschitz_bound
-from cameraready.methods.compress_robust.not_covered import NotCovered
 
 # Cross-entropy's gradient is softmax - one-hot, of l1 norm at most 2 and l2 norm at most sqrt(2): the duals of the two.
 CROSS_ENTROPY_LIPSCHITZ = {"inf": 2.0, "2": math.sqrt(2.0)}

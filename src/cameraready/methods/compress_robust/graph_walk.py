@@ -13,9 +13,9 @@ from torch.fx.passes.shape_prop import ShapeProp
 from torch.nn import functional
 from torch.nn.utils.fusion import fuse_conv_bn_eval, fuse_linear_bn_eval
 
+from cameraready.coverage import NotCovered
 from cameraready.methods.compress_robust.compressibility import Norm
 from cameraready.methods.compress_robust.layers import CONVOLUTIONS, LowRank, weight_of
-from cameraready.methods.compress_robust.not_covered import NotCovered
 from cameraready.methods.compress_robust.operator_norms import channel_norm, norm_bound
 from cameraready.methods.compress_robust.slopes import FUNCTION_SLOPES, METHOD_SLOPES, POOL_FUNCTIONS, slope_of
 

@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 
 from torch import Tensor, nn
 
+from cameraready.coverage import NotCovered
 from cameraready.methods.compress_robust.compressibility import Norm
 from cameraready.methods.compress_robust.graph_walk import Walk
 from cameraready.methods.compress_robust.inputs import check_mode
 from cameraready.methods.compress_robust.layers import LowRank, layers_of
-from cameraready.methods.compress_robust.not_covered import NotCovered
 
 
 @dataclass(frozen=True)

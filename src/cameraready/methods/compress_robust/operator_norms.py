@@ -15,9 +15,9 @@ from scipy.sparse.linalg import LinearOperator, svds
 from torch import Tensor, nn
 from torch.nn import functional
 
+from cameraready.coverage import NotCovered
 from cameraready.methods.compress_robust.compressibility import Norm, as_matrix, row_norms, singular_values
 from cameraready.methods.compress_robust.layers import as_convolution, linear_part, weight_of
-from cameraready.methods.compress_robust.not_covered import NotCovered
 
 DENSE = 512  # up to this many inputs or outputs the matrix is written out
 ABOVE = 1 + 1e-9  # margin over a float64 singular value, for rounding

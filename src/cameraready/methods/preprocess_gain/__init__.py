@@ -1,9 +1,9 @@
 """Will denoising or encoding help a classifier? Exact finite-sample theory, plug-in estimates, a leakage-free test."""
 
+from cameraready.coverage import NotCovered
 from cameraready.methods.preprocess_gain.advisor import ProcessingAdvisor
 from cameraready.methods.preprocess_gain.autoencoder import DenoisingAE
 from cameraready.methods.preprocess_gain.contrastive import ContrastiveEncoder
-from cameraready.methods.preprocess_gain.coverage import NotCovered
 from cameraready.methods.preprocess_gain.default_processors import default_processors
 from cameraready.methods.preprocess_gain.denoisers import Blur, PCAWiener, SkimageDenoiser
 from cameraready.methods.preprocess_gain.plugin_accuracy import acc_bayes, acc_plugin, acc_plugin_unbalanced

@@ -10,7 +10,7 @@ import pandas as pd
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
-from cameraready.methods.preprocess_gain.coverage import NotCovered
+from cameraready.coverage import NotCovered
 from cameraready.methods.preprocess_gain.default_processors import named_processors
 from cameraready.methods.preprocess_gain.extrapolation import extrapolation, last_positive
 from cameraready.methods.preprocess_gain.inputs import read_inputs, read_n_grid, supervised_names

@@ -14,21 +14,12 @@ from sklearn.neighbors import NearestCentroid
 from sklearn.pipeline import Pipeline
 from sklearn.svm import SVC, LinearSVC
 
+from cameraready.coverage import NotCovered
+
 # Ridge terms, in units of the mean variance, of which a tuned classifier has the best.
 _TUNED = (0.0, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, math.inf)
 _MOST_IMBALANCE = 1.5
 _SEARCHES = GridSearchCV | RandomizedSearchCV
-
-
-class NotCovered(ValueError):
-    """The question lies outside what the theory says; the message gives the reason and no number is returned."""
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
-
-    def __str__(self) -> str:
-        return f"not covered: {self.reason}"
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,8 @@ from numpy.typing import ArrayLike
 from scipy import stats
 from scipy.special import ndtri
 
-from cameraready.methods.preprocess_gain.coverage import NotCovered, PluginRule
+from cameraready.coverage import NotCovered
+from cameraready.methods.preprocess_gain.coverage import PluginRule
 from cameraready.methods.preprocess_gain.plugin_accuracy import Array, class_accuracies
 from cameraready.methods.preprocess_gain.separation import (
     ClassStatistics,

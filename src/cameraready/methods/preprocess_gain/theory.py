@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 from sklearn.base import clone
 
-from cameraready.methods.preprocess_gain.coverage import NotCovered, plugin_rule, steps_before
+from cameraready.coverage import NotCovered
+from cameraready.methods.preprocess_gain.coverage import plugin_rule, steps_before
 from cameraready.methods.preprocess_gain.inputs import Inputs, dense, transformed, uses_labels
 from cameraready.methods.preprocess_gain.plugin_accuracy import Array
 from cameraready.methods.preprocess_gain.prediction import RAW, Prediction, accuracy_curve, predict_gains
@@ -70,7 +71,7 @@ class FeatureTheory:
     def effective(self, name: str) -> tuple[float, float]:
         """(m, d) of two classes in the metric that the theory chose at the present number of labels."""
         if name not in self.features:
-            raise self.reasons.get(name) or ValueError(f"{name!r} is none of {', '.join(self.features)}")
+            raise self.reasons.get(name, ValueError(f"{name!r} is none of {', '.join(self.features)}"))
         if len(self.counts) != 2:
             raise NotCovered(f"{len(self.counts)} classes; the phase diagram is that of two")
         statistics = class_statistics(self.features[name], self.codes)

@@ -9,10 +9,10 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from cameraready.coverage import NotCovered
 from cameraready.methods.relu_landscape.certificate import Certificate
 from cameraready.methods.relu_landscape.families import ZERO_LOSS, Family
 from cameraready.methods.relu_landscape.landscape import Landscape
-from cameraready.methods.relu_landscape.not_covered import NotCovered
 
 Floats = NDArray[np.float64]
 INPUT_Z = 4.0  # standard errors of disagreement from which the user's inputs are not N(0, I) to these networks

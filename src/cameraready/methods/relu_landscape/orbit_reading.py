@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 
+from cameraready.coverage import NotCovered
 from cameraready.methods.relu_landscape.families import ALIGNED
-from cameraready.methods.relu_landscape.not_covered import NotCovered
 from cameraready.methods.relu_landscape.orbits import Pattern, orthonormal_scale
 from cameraready.methods.relu_landscape.order_parameters import Stats, check_feasible
 

@@ -24,7 +24,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from scipy import optimize
 
-from cameraready.methods.relu_landscape.not_covered import NotCovered
+from cameraready.coverage import NotCovered
 from cameraready.methods.relu_landscape.orbit_loss import Layout, reduced_loss
 
 Floats = NDArray[np.float64]

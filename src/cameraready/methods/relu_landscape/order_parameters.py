@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 
-from cameraready.methods.relu_landscape.not_covered import NotCovered
+from cameraready.coverage import NotCovered
 
 TWO_PI = 2 * math.pi
 PSD_TOLERANCE = 1e-10

@@ -20,7 +20,7 @@ from scipy import integrate, special
 from scipy.stats import qmc
 from threadpoolctl import threadpool_limits
 
-from cameraready.methods.relu_landscape.not_covered import NotCovered
+from cameraready.coverage import NotCovered
 from cameraready.methods.relu_landscape.order_parameters import check_feasible, drift, loss_from_statistics
 
 Floats = NDArray[np.float64]

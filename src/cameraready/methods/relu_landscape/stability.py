@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 
-from cameraready.methods.relu_landscape.not_covered import NotCovered
+from cameraready.coverage import NotCovered
 from cameraready.methods.relu_landscape.order_parameters import check_feasible, drift
 
 PARALLEL = 1e-10  # of 1 - |cos|

@@ -12,9 +12,9 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy import stats
 
+from cameraready.coverage import NotCovered
 from cameraready.methods.relu_landscape.certificate import Certificate
 from cameraready.methods.relu_landscape.families import Family
-from cameraready.methods.relu_landscape.not_covered import NotCovered
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,8 @@
 """Scaling laws of signSGD and SGD in linear regression (Kim, Song, Yun: ICLR 2026)."""
 
-from .coverage import Coverage, NotCovered
+from cameraready.coverage import NotCovered
+
+from .coverage import Coverage
 from .decay import Decay, fit_decay
 from .law import Allocation, ScalingLaw
 from .phase_map import PhaseMap

@@ -6,13 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from cameraready.coverage import NotCovered
 from cameraready.methods.signsgd_scaling.sign_statistics import drift_gain, expected_sign
 
 LARGEST_LINEARISATION_ERROR = 0.10
-
-
-class NotCovered(ValueError):
-    """The theory says nothing about this case; the message says why and what to do instead."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +34,7 @@ class Coverage:
     def require(self) -> None:
         """Raise `NotCovered` outside the regime."""
         if not self.covered:
-            raise NotCovered(f"not covered: {self.reason}")
+            raise NotCovered(self.reason)
 
 
 def linearisation(top_share: float, batch: int) -> Coverage:

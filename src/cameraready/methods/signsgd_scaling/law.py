@@ -10,7 +10,7 @@ from typing import get_args
 import numpy as np
 import pandas as pd
 
-from cameraready.methods.signsgd_scaling.coverage import NotCovered
+from cameraready.coverage import NotCovered
 from cameraready.methods.signsgd_scaling.exponents import Exponents, Optimizer, Rate, solve, terms
 from cameraready.methods.signsgd_scaling.frontier import frontier, runs_table, sketches
 from cameraready.methods.signsgd_scaling.phase_map import PhaseMap
@@ -142,7 +142,7 @@ class ScalingLaw:
         if not best["interior"].all():
             outside = ", ".join(f"{compute:g}" for compute in best["compute"][~best["interior"]])
             raise NotCovered(
-                f"not covered: at compute {outside} the best model is not between {CALIBRATION_SIZES[0]} and "
+                f"at compute {outside} the best model is not between {CALIBRATION_SIZES[0]} and "
                 f"{CALIBRATION_SIZES[-1]} features, so the constants of the law cannot be measured; its "
                 "exponents hold"
             )

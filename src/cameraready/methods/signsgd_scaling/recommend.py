@@ -8,7 +8,8 @@ from typing import Literal
 import pandas as pd
 from numpy.typing import ArrayLike
 
-from cameraready.methods.signsgd_scaling.coverage import Coverage, NotCovered
+from cameraready.coverage import NotCovered
+from cameraready.methods.signsgd_scaling.coverage import Coverage
 from cameraready.methods.signsgd_scaling.decay import Decay, fit_decay, n_directions
 from cameraready.methods.signsgd_scaling.law import ScalingLaw, check_budget
 
@@ -90,7 +91,7 @@ def _choice(decay: Decay, name: str, flops: float, directions: int) -> tuple[Cov
     try:
         allocation = law.allocate(flops)
     except NotCovered as error:
-        return Coverage(False, str(error).removeprefix("not covered: ")), None
+        return Coverage(False, error.reason), None
     if allocation.d > directions:
         return Coverage(
             False,

@@ -10,8 +10,9 @@ import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 from scipy.linalg import eigh, qr
 
+from cameraready.coverage import NotCovered
 from cameraready.methods.signsgd_scaling import noise_floor
-from cameraready.methods.signsgd_scaling.coverage import Coverage, NotCovered, linearisation
+from cameraready.methods.signsgd_scaling.coverage import Coverage, linearisation
 from cameraready.methods.signsgd_scaling.risk_curve import risk_curve
 from cameraready.methods.signsgd_scaling.schedule import WSD
 from cameraready.methods.signsgd_scaling.sign_statistics import drift_gain, sign_covariance

@@ -1,9 +1,9 @@
 """Sharpness, edge of stability, weighted path norm and shatterability meters, with bounds from them."""
 
+from cameraready.coverage import NotCovered
 from cameraready.methods.stable_minima.bound import Bound, generalisation_bound
 from cameraready.methods.stable_minima.learning_rate import suggest_lr
 from cameraready.methods.stable_minima.monitor import StabilityMonitor
-from cameraready.methods.stable_minima.not_covered import NotCovered
 from cameraready.methods.stable_minima.rates import Rate, predicted_rate
 from cameraready.methods.stable_minima.regressor import TwoLayerReLURegressor
 from cameraready.methods.stable_minima.relu_report import ReluReport, relu_report

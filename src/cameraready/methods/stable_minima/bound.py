@@ -15,7 +15,7 @@ import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import brentq
 
-from cameraready.methods.stable_minima.not_covered import NotCovered
+from cameraready.coverage import NotCovered
 from cameraready.methods.stable_minima.relu_block import ReluBlock
 from cameraready.methods.stable_minima.relu_report import ReluReport
 from cameraready.methods.stable_minima.weight_function import half_spaces

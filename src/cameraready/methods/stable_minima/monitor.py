@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from cameraready.methods.stable_minima.not_covered import NotCovered
+from cameraready.coverage import NotCovered
 from cameraready.methods.stable_minima.relu_report import relu_report
 from cameraready.methods.stable_minima.sharpness import sharpness
 from cameraready.methods.stable_minima.thresholds import ADAM

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from cameraready.methods.stable_minima.not_covered import NotCovered
+from cameraready.coverage import NotCovered
 
 
 @dataclass(frozen=True)

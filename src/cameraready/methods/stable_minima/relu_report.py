@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from cameraready.methods.stable_minima.not_covered import NotCovered
+from cameraready.coverage import NotCovered
 from cameraready.methods.stable_minima.relu_block import ReluBlock, as_tensor, read_block
 from cameraready.methods.stable_minima.sharpness import sharpness
 from cameraready.methods.stable_minima.weight_function import half_spaces

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from scipy.sparse.linalg import ArpackError, ArpackNoConvergence, LinearOperator, eigsh, lobpcg
 from torch import Tensor, nn
 
+from cameraready.coverage import NotCovered
 from cameraready.methods.stable_minima.curvature import Curvature, Kind, check_model, evaluating, read_batches
-from cameraready.methods.stable_minima.not_covered import NotCovered
 from cameraready.methods.stable_minima.thresholds import adam_scale, stability_threshold
 
 Floats = NDArray[np.float64]

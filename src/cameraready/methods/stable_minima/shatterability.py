@@ -11,9 +11,9 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
+from cameraready.coverage import NotCovered
 from cameraready.methods.stable_minima import geometries
 from cameraready.methods.stable_minima.depth import candidate_directions, depth_curve, half_space_depth, shallow_area
-from cameraready.methods.stable_minima.not_covered import NotCovered
 
 Floats = NDArray[np.float64]
 VARIANCE = 0.95

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from cameraready.methods.stable_minima.not_covered import NotCovered
+from cameraready.coverage import NotCovered
 
 ADAM = (torch.optim.Adam, torch.optim.AdamW)  # the second is a kind of the first only in recent torch
 
