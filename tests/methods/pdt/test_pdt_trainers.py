@@ -10,15 +10,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from cameraready.methods.pdt import PredictiveDifferential
-
-DATA = torch.Generator().manual_seed(3)
-X = torch.randn(32, 6, generator=DATA)
-Y = torch.sin(X @ torch.randn(6, 2, generator=DATA))
-
-
-def network(seed=0):
-    torch.manual_seed(seed)
-    return nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 2))
+from pdt_regression import X, Y, network, weights
 
 
 def loop(net, optimizer, epochs, scheduler=None):
@@ -31,10 +23,6 @@ def loop(net, optimizer, epochs, scheduler=None):
             optimizer.step()
         if scheduler is not None:
             scheduler.step()
-
-
-def weights(net):
-    return nn.utils.parameters_to_vector(net.parameters()).detach().clone()
 
 
 @pytest.fixture
