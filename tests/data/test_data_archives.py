@@ -164,6 +164,15 @@ def test_a_planted_name_in_a_pickle_is_refused():
         load_arrays(io.BytesIO(pickle.dumps(Planted())))
 
 
+def test_lastfm_artists_have_tags_links_both_ways_and_rare_classes_last():
+    graph = load("lastfm")
+    assert (graph.adjacency.shape, graph.adjacency.nnz, graph.features.shape) == ((1239, 1239), 2 * 3963, (1239, 340))
+    assert (graph.adjacency != graph.adjacency.T).nnz == 0
+    counts = np.bincount(graph.labels)
+    assert (len(counts), counts[0], (np.diff(counts) <= 0).all()) == (94, 108, True)
+    assert graph.adjacency[0, 619] == 1  # "1 620" in the file, which counts from one
+
+
 def test_each_electricity_customer_chooses_one_of_four_offers():
     offers = load("electricity")
     assert (len(offers), offers["id"].nunique()) == (17232, 361)
