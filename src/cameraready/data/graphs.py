@@ -112,7 +112,7 @@ def gnn_benchmark(name: str) -> Graph:
 @dataset(
     "lastfm",
     "graph",
-    returns="Graph: 1,239 artists, 3,963 undirected edges, 340 tags, 94 classes (the tag an artist gets most), no split",
+    returns="Graph: 1,239 artists, 3,963 undirected edges, 340 tags, 94 classes (the strongest tag), no split",
     size="1,239 nodes",
     licence="GPL-3 (archive), tags by last.fm's listeners",
     source="last.fm, from Orange3-Network",
@@ -126,22 +126,22 @@ def lastfm() -> Graph:
     Class c is the c-th most frequent among the artists' strongest tags, so that the last classes are the rare ones. An
     artist's class can mostly be read off the features.
     """
+    import numpy as np
     import pandas as pd
     from scipy.sparse import coo_matrix, csr_matrix
 
     folder = archive_file("Orange3-Network", "1.10.2", "orangecontrib/network/networks")
     # Two lines below the names hold Orange's types and roles.
     table = pd.read_csv(folder / "lastfm_tags.tab", sep="\t", skiprows=[1, 2], quoting=3)
-    features = csr_matrix(table.iloc[:, : list(table).index("artist")].to_numpy(dtype="float32"))
+    features = csr_matrix(table.iloc[:, : list(table).index("artist")].to_numpy(dtype=np.float32))
     order = table["best tag"].value_counts().sort_index().sort_values(ascending=False, kind="stable").index
-    labels = order.get_indexer(table["best tag"]).astype("int64")
+    labels = order.get_indexer(table["best tag"]).astype(np.int64)
 
     text = (folder / "lastfm.net").read_text(encoding="utf-8")
     ends = pd.DataFrame([line.split() for line in text.partition("*edges\n")[2].splitlines()]).iloc[:, :2]
-    a, b = ends.to_numpy(dtype="int64").T - 1
-    adjacency = coo_matrix(
-        ([1.0] * (2 * len(a)), ([*a, *b], [*b, *a])), shape=(len(table),) * 2, dtype="float32"
-    ).tocsr()
+    a, b = ends.to_numpy(dtype=np.int64).T - 1
+    both = np.concatenate([[a, b], [b, a]], axis=1)
+    adjacency = coo_matrix((np.ones(both.shape[1], dtype=np.float32), both), shape=(len(table),) * 2).tocsr()
     return Graph(adjacency, features, labels)
 
 
