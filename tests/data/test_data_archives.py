@@ -164,6 +164,16 @@ def test_a_planted_name_in_a_pickle_is_refused():
         load_arrays(io.BytesIO(pickle.dumps(Planted())))
 
 
+def test_moleculeace_joins_its_targets_on_the_molecule():
+    table = load("moleculeace")
+    affinities = table.drop(columns="smiles")
+    assert table.shape == (35633, 31)
+    assert table["smiles"].is_unique
+    assert affinities.notna().to_numpy().sum() == 48714
+    assert affinities.min(axis=None) > 0
+    assert affinities.max(axis=None) < 14
+
+
 def test_lastfm_artists_have_tags_links_both_ways_and_rare_classes_last():
     graph = load("lastfm")
     assert (graph.adjacency.shape, graph.adjacency.nnz, graph.features.shape) == ((1239, 1239), 2 * 3963, (1239, 340))

@@ -34,6 +34,27 @@ def freesolv() -> pd.DataFrame:
 
 
 @dataset(
+    "moleculeace",
+    "molecules",
+    returns="DataFrame (35633, 31): smiles and 30 targets, CHEMBL..._Ki and CHEMBL..._EC50; NaN where not measured",
+    size="35,633 molecules, 30 targets, 5 % of the table measured",
+    licence="MIT (archive), CC BY-SA 3.0 (ChEMBL)",
+    source="ChEMBL, from MoleculeACE (van Tilborg et al. 2022)",
+    found="archive",
+    package="MoleculeACE",
+    get="pip install --no-deps MoleculeACE==3.0.0",
+)
+def moleculeace() -> pd.DataFrame:
+    """Affinities (pKi, pEC50 = -log10 of mol/l) of molecules to receptors, kinases and other proteins."""
+    import pandas as pd
+
+    files = archive_file("MoleculeACE", "3.0.0", "MoleculeACE/Data/benchmark_data").glob("CHEMBL*.csv")
+    # The files give -log10 of nmol/l.
+    targets = {file.stem: pd.read_csv(file).groupby("smiles")["y"].mean() + 9 for file in sorted(files)}
+    return pd.DataFrame(targets).rename_axis("smiles").reset_index()
+
+
+@dataset(
     "melting-points",
     "molecules",
     returns="DataFrame (11384, 3): smiles, cas, Tm in kelvin",
