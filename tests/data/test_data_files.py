@@ -267,7 +267,7 @@ def test_text_must_be_utf8(tmp_path):
 def test_unknown_kinds_and_stray_targets_are_refused(tmp_path):
     path = tmp_path / "a.json"
     path.write_text(json.dumps([]))
-    with pytest.raises(ValueError, match="kind='graph' is not known; pass one of embeddings"):
-        data.open(path, kind="graph")
+    with pytest.raises(ValueError, match="kind='sound' is not known; pass one of embeddings"):
+        data.open(path, kind="sound")
     with pytest.raises(ValueError, match="target='y' goes with kind='table'"):
         data.open(path, kind="embeddings", target="y")

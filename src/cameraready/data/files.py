@@ -22,12 +22,13 @@ from cameraready.data.formats import (
     require_matrix,
     split_key,
 )
+from cameraready.data.graph_files import read_graph
 from cameraready.data.image_files import read_images
 
 if TYPE_CHECKING:
     import pandas as pd
 
-KINDS = ("embeddings", "table", "images", "text")
+KINDS = ("embeddings", "table", "images", "text", "graph", "molecules")
 TARGETS = ("y", "target", "label")
 
 
@@ -40,7 +41,7 @@ def open(path: str | os.PathLike[str], kind: str, *, target: str | None = None) 
         A local path or any fsspec URL (``s3://``, ``https://``, ``memory://``; some need their own package).
         CSV, TSV (also .gz and the like), Parquet, Feather / Arrow IPC, .npy, .npz; a folder of Parquet files; a
         folder of images or one image. An array of a .npz file that holds several: ``vectors.npz::key``.
-    kind : {"embeddings", "table", "images", "text"}
+    kind : {"embeddings", "table", "images", "text", "graph", "molecules"}
     target : str, optional, only for kind "table"
         The target's column. Default: the column named y, target or label if there is one, else there is no target.
 
@@ -56,6 +57,11 @@ def open(path: str | os.PathLike[str], kind: str, *, target: str | None = None) 
         List of float32 arrays (height, width, 3) in [0, 1], in the order of their file names.
     "text"
         str, from a UTF-8 file.
+    "graph"
+        `Graph`, from an .npz file with the arrays of two sparse matrices (adjacency and features) and the labels;
+        the error for a missing array names the layout.
+    "molecules"
+        DataFrame with a column smiles, one molecule a row; every other column is a measurement, NaN where unknown.
 
     Raises
     ------
@@ -85,6 +91,10 @@ def open(path: str | os.PathLike[str], kind: str, *, target: str | None = None) 
         return read_images(address)
     if kind == "text":
         return _text(address)
+    if kind == "graph":
+        return read_graph(address)
+    if kind == "molecules":
+        return _molecules(address, key)
     if kind == "table":
         return _table(address, key, target)
     return read_embeddings(address, key)
@@ -98,6 +108,14 @@ def _text(address: str) -> str:
             return str(stream.read())
     except UnicodeDecodeError as error:
         raise ValueError(f"{address} is not UTF-8 text ({error}); convert it first") from error
+
+
+def _molecules(address: str, key: str) -> pd.DataFrame:
+    frame = _frame(address, key)
+    found = [name for name in frame.columns if str(name).lower() == "smiles"]
+    if len(found) != 1:
+        raise ValueError(f"{address} has {len(found)} columns called smiles; it has {listed(frame.columns)}")
+    return frame.rename(columns={found[0]: "smiles"})
 
 
 def _table(address: str, key: str, target: str | None) -> Table:

@@ -154,6 +154,16 @@ def read_array(address: str, key: str = "") -> NDArray[np.generic]:
             return np.load(stream, allow_pickle=False)  # type: ignore[no-any-return]
 
 
+def read_arrays(address: str) -> dict[str, NDArray[np.generic]]:
+    """All arrays of a .npz file by name."""
+    import numpy as np
+
+    if suffix(address) != ".npz":
+        raise ValueError(f"{address} is no .npz file; save the arrays in one by numpy.savez")
+    with _stream(address) as stream, _explained(address), np.load(stream, allow_pickle=False) as arrays:
+        return dict(arrays)
+
+
 def _read_npz(address: str, key: str) -> NDArray[np.generic]:
     import numpy as np
 

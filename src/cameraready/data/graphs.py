@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from cameraready.data.archive import archive_file
 from cameraready.data.containers import Graph
 from cameraready.data.download import Remote, locate
+from cameraready.data.graph_files import read_graph
 from cameraready.data.pickles import load_arrays
 from cameraready.data.registry import dataset
 
@@ -94,19 +95,8 @@ def citeseer() -> Graph:
 )
 def gnn_benchmark(name: str) -> Graph:
     """Citation, co-purchase and co-author graphs of the "pitfalls" benchmark."""
-    import numpy as np
-    from scipy.sparse import csr_matrix
-
     remote = Remote(f"gnn-benchmark/{name}.npz", f"{_GNN_BENCHMARK}{name}.npz", _GNN_CHECKSUMS[name])
-    with np.load(locate(remote), allow_pickle=False) as arrays:
-        adjacency, features = (
-            csr_matrix(
-                (arrays[f"{part}_data"], arrays[f"{part}_indices"], arrays[f"{part}_indptr"]),
-                shape=arrays[f"{part}_shape"],
-            )
-            for part in ("adj", "attr")
-        )
-        return Graph(adjacency, features, arrays["labels"].astype(np.int64))
+    return read_graph(str(locate(remote)))
 
 
 @dataset(

@@ -24,7 +24,7 @@ class Dataset:
 
     Parameters
     ----------
-    kind : what the trial function receives: "embeddings" (a float array of shape (n, D)), "table" or "images".
+    kind : what the trial function receives, one of the kinds of `cameraready.data.open`.
     default : the name, or names, that `cameraready.data.load` knows.
     """
 
