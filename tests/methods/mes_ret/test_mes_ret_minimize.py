@@ -41,6 +41,10 @@ def test_bad_arguments_are_refused():
         minimize_many([square, square], [(0, 1)], 100)
     with pytest.raises(ValueError, match="workers=0"):
         minimize_many([square], [(0, 1)], 100, workers=0)
+    with pytest.raises(ValueError, match="cannot be called"):
+        minimize_many([3], [(0, 1)], 100)
+    with pytest.raises(ValueError, match="holds 3 things"):
+        minimize_many([square], [(0, 1, 2)], 100)
 
 
 @pytest.mark.slow

@@ -49,6 +49,8 @@ def test_repeated_and_missing_labels_are_refused():
         PolicySpace(["a", "a"], ["x"])
     with pytest.raises(ValueError, match="at least one label"):
         PolicySpace(["a"], [])
+    with pytest.raises(ValueError, match="pass a list"):
+        PolicySpace("abc", ["x"])
     with pytest.raises(ValueError, match="n_params=37"):
         PolicySpace(["a", "b"], ["x"], hidden=4).policy(np.zeros(36))
 

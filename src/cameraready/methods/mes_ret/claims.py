@@ -298,34 +298,35 @@ def labels_transfer_skill(trial, bodies, hidden, horizon, rollouts, evals):
 
     from cameraready.methods.mes_ret import GymTask, ManyTaskES, PolicySpace, TaskSpec, align, labels_for
 
+    seed = trial.seed + UNSEEN
+    rng = np.random.default_rng(seed)
     ids = QUICK_BODIES if bodies == "five small" else QUICK_BODIES + MORE_BODIES
     spaces = [PolicySpace(*labels_for(body), hidden=hidden) for body in ids]
     named = list(align(spaces).to_global)
     layouts = {
         NAMED: (named, True),
         CORE: ([None] * len(ids), True),
-        SHUFFLED: ([trial.rng.permutation(slots) for slots in named], True),
+        SHUFFLED: ([rng.permutation(slots) for slots in named], True),
         NONE: (named, False),
     }
     random = []
     for body, space in zip(ids, spaces, strict=True):
-        task = GymTask(body, space, rollouts=1, horizon=horizon, seed=trial.seed)
-        random.append(-task(trial.rng.uniform(-5, 5, (20, space.n_params))).mean())
+        task = GymTask(body, space, rollouts=1, horizon=horizon, seed=seed)
+        random.append(-task(rng.uniform(-5, 5, (20, space.n_params))).mean())
         task.close()
     for name, (slots, transfer) in layouts.items():
         parts = zip(ids, spaces, slots, strict=True)
         specs = [TaskSpec(body, np.full(s.n_params, -5.0), 5.0, layout=layout) for body, s, layout in parts]
         tasks = [
-            GymTask(body, space, rollouts=rollouts, horizon=horizon, seed=trial.seed)
+            GymTask(body, space, rollouts=rollouts, horizon=horizon, seed=seed)
             for body, space in zip(ids, spaces, strict=True)
         ]
-        es = ManyTaskES(
-            specs, max_evals=evals * len(ids), bounds=None, noisy=True, transfer=transfer, seed=trial.seed
-        )  # fmt: skip
+        budget = evals * len(ids)
+        es = ManyTaskES(specs, max_evals=budget, bounds=None, noisy=True, transfer=transfer, seed=seed)
         while not es.stop():
             es.tell([(b.index, b.X, tasks[b.index](b.X)) for b in es.ask()])
         for body, task, found, floor in zip(ids, tasks, es.result, random, strict=True):
-            got = task.score(found.x_best, seed=trial.seed + 1)
+            got = task.score(found.x_best, seed=seed + 1)
             solved = (got - floor) / (SOLVED[body] * horizon - floor)
             trial.record(method=name, body=body, **{"return": got}, solved=solved)
             task.close()

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from cameraready.methods.mes_ret.inputs import check_whole
 from cameraready.methods.mes_ret.policy import PolicySpace, forward
 
 LARGEST_OBSERVATION = 10.0  # after normalisation
@@ -71,8 +72,9 @@ class GymTask:
         normalize: bool = True,
         seed: int = 0,
     ) -> None:
-        if rollouts < 1 or (horizon is not None and horizon < 1):
-            raise ValueError(f"rollouts={rollouts} and horizon={horizon} must be at least 1")
+        check_whole("rollouts", rollouts, least=1)
+        if horizon is not None:
+            check_whole("horizon", horizon, least=1)
         self.env_id, self.space, self.rollouts, self.normalize = env_id, space, rollouts, normalize
         self._settings = {} if horizon is None else {"max_episode_steps": horizon}
         self._envs = [make(env_id, **self._settings)]
@@ -92,6 +94,8 @@ class GymTask:
 
     def __call__(self, X: np.ndarray) -> np.ndarray:
         """Minus the mean return of each row of ``X`` (k, n_params); learns from the observations."""
+        if np.ndim(X) != 2:
+            raise ValueError(f"X of shape {np.shape(X)}; pass one row of {self.space.n_params} weights a policy")
         returns, seen = self._play(X, self._rng.integers(2**31, size=self.rollouts))
         seen = seen[np.isfinite(seen).all(axis=1)]  # an unstable simulation must not spoil the others
         if self.normalize and len(seen):

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from cameraready.methods.mes_ret.inputs import check_whole
 from cameraready.methods.mes_ret.strategy import ManyTaskES
 from cameraready.methods.mes_ret.tasks import Batch, Results, TaskSpec
 
@@ -51,6 +52,11 @@ def minimize_many(
     """
     if len(functions) != len(bounds):
         raise ValueError(f"{len(functions)} functions and {len(bounds)} bounds; pass one pair of bounds a function")
+    for i, (function, pair) in enumerate(zip(functions, bounds, strict=True)):
+        if not callable(function):
+            raise ValueError(f"functions[{i}]={function!r} cannot be called; pass a function of one point")
+        if not isinstance(pair, TaskSpec) and len(pair) != 2:
+            raise ValueError(f"bounds[{i}] holds {len(pair)} things; pass (lower, upper) or a TaskSpec")
     specs = [b if isinstance(b, TaskSpec) else TaskSpec(f"task {i}", *b) for i, b in enumerate(bounds)]
     es = ManyTaskES(specs, max_evals=max_evals, **settings)
     failures = [0] * len(specs)
@@ -83,8 +89,8 @@ class _Pool:
 
     def __init__(self, functions: Sequence[Function], workers: int | None) -> None:
         self.functions, self.workers, self.started = functions, workers, False
-        if workers is not None and workers < 1:
-            raise ValueError(f"workers={workers}; pass at least 1, or None to evaluate in this process")
+        if workers is not None:
+            check_whole("workers", workers, least=1)
 
     def __enter__(self) -> _Pool:
         if self.workers is None:

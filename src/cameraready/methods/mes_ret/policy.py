@@ -9,6 +9,8 @@ from functools import cached_property
 import numpy as np
 import torch
 
+from cameraready.methods.mes_ret.inputs import check_whole
+
 Slot = tuple[object, ...]
 CORE = ("b1", "W2", "b2")  # what no body's observations or actions appear in
 
@@ -39,10 +41,9 @@ class PolicySpace:
     def __init__(self, obs_labels: Sequence[str | None], act_labels: Sequence[str | None], *, hidden: int = 16) -> None:
         for what, labels in (("obs_labels", obs_labels), ("act_labels", act_labels)):
             named = [label for label in labels if label is not None]
-            if not labels or len(set(named)) < len(named):
-                raise ValueError(f"{what}={list(labels)}: pass at least one label and none twice")
-        if hidden < 1:
-            raise ValueError(f"hidden={hidden}; pass at least 1")
+            if isinstance(labels, str) or not labels or len(set(named)) < len(named):
+                raise ValueError(f"{what}={labels!r}: pass a list of at least one label and none twice")
+        check_whole("hidden", hidden, least=1)
         self.obs_labels, self.act_labels, self.hidden = tuple(obs_labels), tuple(act_labels), hidden
 
     @property

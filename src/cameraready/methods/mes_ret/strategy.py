@@ -12,6 +12,7 @@ import torch
 from cameraready.methods.mes_ret import ranking
 from cameraready.methods.mes_ret.best import BestPoints
 from cameraready.methods.mes_ret.fleet import Fleet
+from cameraready.methods.mes_ret.inputs import check_whole
 from cameraready.methods.mes_ret.reward import FORMS
 from cameraready.methods.mes_ret.rounds import Rounds
 from cameraready.methods.mes_ret.schedule import Schedule
@@ -93,21 +94,25 @@ class ManyTaskES:
         ):
             if value not in known:
                 raise ValueError(f"{name}={value!r} is not one of {known}")
+        if popsize is not None:
+            check_whole("popsize", popsize, least=4)
         default = [4 + int(3 * np.log(spec.n)) for spec in self.tasks]
         sizes = np.array(default if popsize is None else [int(popsize)] * T)
-        if sizes.min() < 4 or (popsize is not None and popsize != int(popsize)):
-            raise ValueError(f"popsize={popsize} must be a whole number of at least 4")
         if not tau >= 0 or sizes.min() <= 2 * tau:
             raise ValueError(f"tau={tau} must be at least 0 and below half of popsize={sizes.min()}")
-        if not 2 * sizes.sum() <= max_evals < np.inf:
-            need = f"two generations of all {T} tasks take {2 * sizes.sum()}"
-            raise ValueError(f"max_evals={max_evals} must be finite and no smaller: {need}")
+        check_whole("max_evals", max_evals, least=1)
+        if max_evals < 2 * sizes.sum():
+            raise ValueError(f"max_evals={max_evals} is below {2 * sizes.sum()}: two generations of all {T} tasks")
         if not 0 <= smoothing < 1 or not 0 < sigma0 < np.inf:
             raise ValueError(f"smoothing={smoothing} must be in [0, 1) and sigma0={sigma0} positive and finite")
+        if not str(device).startswith(("cpu", "cuda")):
+            raise ValueError(f"device={device!r}; pass 'cpu' or 'cuda'")
         if torch.device(device).type == "cuda" and not torch.cuda.is_available():
             raise ValueError(f"device={device!r}: torch sees no GPU here; pass device='cpu'")
+        for each in np.atleast_1d(np.asarray(seed, dtype=object)):
+            check_whole("seed", each, least=0)
         if np.ndim(seed) == 0:
-            seed = np.random.SeedSequence(seed).generate_state(T, np.uint64)
+            seed = np.random.SeedSequence(int(seed)).generate_state(T, np.uint64)
         if len(seed) != T:
             raise ValueError(f"seed holds {len(seed)} numbers; pass one, or one for each of the {T} tasks")
         self.task_seeds = tuple(int(each) for each in seed)
@@ -163,10 +168,17 @@ class ManyTaskES:
         ValueError : an unknown task, one not due, other points than asked, another number of values.
         """
         if batches is None:
+            if task is None:
+                raise ValueError("nothing to tell: pass [(task, X, f), ...], or task=, X= and f=")
             batches = [(task, X, f)]
+        if not isinstance(constraints, Mapping | None):
+            raise ValueError(f"constraints is a {type(constraints).__name__}; pass a dictionary, task to values")
         held = {self._due_index(each): value for each, value in (constraints or {}).items()}
         checked = {}
-        for each, points, values in batches:
+        for entry in batches:
+            if len(entry) != 3:
+                raise ValueError(f"an entry of batches holds {len(entry)} things; pass (task, X, f)")
+            each, points, values = entry
             t = self._due_index(each)
             if t in checked:
                 raise ValueError(f"task {each!r} comes twice; tell each task's values once")
@@ -241,6 +253,8 @@ class ManyTaskES:
         ------
         ValueError : a state of other tasks, or no state.
         """
+        if not isinstance(state, Mapping) or "run" not in state:
+            raise ValueError(f"the state is a {type(state).__name__} without a run; pass what state_dict() gave")
         if (found := state.get("tasks")) != self._signature():
             raise ValueError(f"the state belongs to the tasks {found}, this object has {self._signature()}")
         self._run = copy.deepcopy(state["run"])
@@ -250,7 +264,7 @@ class ManyTaskES:
 
     def _find(self, task: str | int) -> int:
         t = self._index.get(task, -1) if isinstance(task, str) else task
-        if not isinstance(t, int | np.integer) or not 0 <= t < len(self.tasks):
+        if isinstance(t, bool) or not isinstance(t, int | np.integer) or not 0 <= t < len(self.tasks):
             raise ValueError(f"unknown task {task!r}; the tasks are {list(self._index)[:10]}")
         return int(t)
 
@@ -267,7 +281,11 @@ class ManyTaskES:
         if t not in self._run.asked:
             raise ValueError(f"task {name!r}: values before ask(); ask for points first")
         asked = self._run.asked[t].X
-        points, values = np.asarray(X, float), np.asarray(f, float)
+        try:
+            points, values = np.asarray(X, float), np.asarray(f)
+            values = values.astype(float, casting="same_kind")  # complex numbers and words are no values
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise ValueError(f"task {name!r}: X and f must be arrays of real numbers ({error})") from error
         if points.shape != asked.shape or not np.array_equal(points, asked):
             raise ValueError(f"task {name!r}: X of shape {points.shape} is not what ask() gave, of shape {asked.shape}")
         if values.shape != (len(asked),):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -46,7 +46,10 @@ class TaskSpec:
         x0: ArrayLike | None = None,
         layout: ArrayLike | None = None,
     ) -> None:
-        low, high = np.broadcast_arrays(np.atleast_1d(np.asarray(lower, float)), np.asarray(upper, float))
+        try:
+            low, high = np.broadcast_arrays(np.atleast_1d(np.asarray(lower, float)), np.asarray(upper, float))
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"task {name!r}: lower and upper must be equally many numbers ({error})") from error
         if low.ndim != 1 or low.size == 0:
             raise ValueError(f"task {name!r}: bounds of shape {low.shape}; pass one number a coordinate")
         if not (np.isfinite(low).all() and np.isfinite(high).all()):
@@ -54,6 +57,9 @@ class TaskSpec:
         if (low >= high).any():
             j = int(np.argmax(low >= high))
             raise ValueError(f"task {name!r}: lower={low[j]} is not below upper={high[j]} in coordinate {j}")
+        with np.errstate(over="ignore"):
+            if np.isinf(high - low).any():
+                raise ValueError(f"task {name!r}: the box is wider than a number can be; pass narrower bounds")
         start = None if x0 is None else np.array(x0, float)
         if start is not None and (start.shape != low.shape or not ((low <= start) & (start <= high)).all()):
             raise ValueError(f"task {name!r}: x0={x0!r} must be {low.size} numbers inside the bounds")
@@ -144,8 +150,11 @@ class Round:
 
 def task_specs(tasks: Sequence[TaskSpec] | Sequence[int]) -> tuple[TaskSpec, ...]:
     """The tasks as given, or unit boxes of the given dimensions; refuses none and repeated names."""
+    if isinstance(tasks, str) or not isinstance(tasks, Iterable):
+        raise ValueError(f"tasks={tasks!r}; pass a list of TaskSpecs or of dimensions")
     for task in tasks:
-        if not isinstance(task, TaskSpec) and (not isinstance(task, int | np.integer) or task < 1):
+        whole = isinstance(task, int | np.integer) and not isinstance(task, bool) and task >= 1
+        if not whole and not isinstance(task, TaskSpec):
             raise ValueError(f"tasks holds {task!r}; pass TaskSpecs, or dimensions of at least 1")
     specs = tuple(
         task if isinstance(task, TaskSpec) else TaskSpec(f"task {i}", np.zeros(int(task)), 1.0)
