@@ -27,7 +27,7 @@ def record(trial, seed, runs):
     source="Claim 5: synthetic benchmarks",
     factors={"n_tasks": [56], "evals": [1000]},
     scales={
-        "quick": Scale(seeds=10),
+        "quick": Scale(seeds=6),
         "full": Scale(seeds=20, n_tasks=[14, 56, 112], evals=[1000, 3000]),
         "paper": Scale(seeds=30, n_tasks=[14, 56, 112], evals=[1000, 3000, 10_000]),
     },
