@@ -237,6 +237,9 @@ def test_prints_read_well():
     [
         ({"local_steps": 0}, "local_steps=0"),
         ({"local_steps": 2.0}, "local_steps=2.0"),
+        ({"lr": "0.1"}, "lr='0.1'"),
+        ({"participation": "all"}, "participation='all'"),
+        ({"trainable": "lora"}, "is for language models"),
         ({"seed": -1}, "seed=-1"),
         ({"lr": np.inf}, "lr=inf"),
         ({"ridge": np.nan}, "ridge=nan"),
@@ -275,7 +278,26 @@ def test_bad_graphs_are_refused(graph, message):
         DecentralizedDPO(LogLinearPolicy(3), log_linear_clients(4), graph, lr=0.1, steps=1)
 
 
+def test_what_is_no_graph_or_optimizer_is_refused():
+    with pytest.raises(TypeError, match="graph='ring'"):
+        gossip(graph="ring")
+    with pytest.raises(TypeError, match="server_opt='adam'"):
+        federated(server_opt="adam")
+
+
+def test_clients_may_be_a_generator_and_graphs_may_have_parallel_edges():
+    clients = log_linear_clients(4)
+    run = DecentralizedDPO(
+        LogLinearPolicy(3), iter(clients), nx.MultiGraph([(0, 1), (0, 1), (1, 2), (2, 3)]), lr=0.1, steps=1
+    )
+    assert np.array_equal(run.mixing[0], metropolis(nx.path_graph(4)))
+
+
 def test_bad_clients_are_refused():
+    broken = LogLinearPolicy(3)
+    broken.theta.data[1] = float("nan")
+    with pytest.raises(ValueError, match="parameters that are not finite"):
+        FederatedDPO(broken, log_linear_clients(2), local_steps=1, lr=0.1, rounds=1)
     with pytest.raises(ValueError, match="at least one pair"):
         LogLinearPairs(np.zeros((0, 3)))
     with pytest.raises(ValueError, match="same in every pair"):

@@ -16,8 +16,10 @@ from cameraready.coverage import NotCovered
 from cameraready.methods.fed_dpo import (
     DecentralizedDPO,
     FederatedDPO,
+    LogLinearPairs,
     LogLinearPolicy,
     Objective,
+    PreferenceClient,
     best_local_steps,
     consensus_bound,
     consensus_contraction,
@@ -217,6 +219,32 @@ def test_no_curvature_exceeds_the_smoothness():
     assert torch.allclose(
         torch.linalg.eigvalsh(hessians(ours, ours.theta_ref))[:, -1], L
     )  # reached where margins are 0
+
+
+def test_a_client_without_a_finite_optimum_is_named():
+    """Its pairs agree on one feature and not on the other: gradients vanish along a ray, Newton's steps do not."""
+    half = LogLinearPairs([[1.0, 1.0], [1.0, -1.0], [0.5, 1.0], [0.5, -1.0], [0.0, 1.0], [0.0, -1.0]])
+    clients = [PreferenceClient(LogLinearPairs([[1.0, 0.0], [-0.5, 1.0], [0.0, -1.0]]), beta=1.0)]
+    clients.append(PreferenceClient(half, beta=1.0))
+    with pytest.raises(ValueError, match=r"clients \[1\] have no finite minimiser"):
+        local_optima(Objective(LogLinearPolicy(2), clients))
+    with pytest.raises(ValueError, match="separable"):
+        optimum(Objective(LogLinearPolicy(2), clients[1:]))
+    ours = Objective(LogLinearPolicy(2), clients, ridge=1e-3)
+    theta = local_optima(ours)
+    assert ours.losses(theta).gradient.norm(dim=1).max() < 1e-12
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"H": np.ones((2, 3, 3)), "g": np.ones((3, 3)), "p": [0.5, 0.5]}, "and g"),
+        ({"H": np.ones((2, 3, 3)), "g": np.ones((2, 3)), "p": [0.5, 0.4]}, r"sum 0\.9"),
+    ],
+)
+def test_derivatives_of_other_shapes_are_refused(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        fedavg_fixed_point(**arguments, lr=0.1, K=2)
 
 
 def test_noise_without_replacement_is_exact():

@@ -17,7 +17,9 @@ from cameraready.methods.fed_dpo.theory import (
     dsgd_fixed_point,
     fedavg_bound,
     fedavg_fixed_point,
+    fit_constants,
     mixing_time,
+    nonconvex_terms,
     rounds_to,
 )
 
@@ -41,10 +43,12 @@ __all__ = [
     "exponential_graph",
     "fedavg_bound",
     "fedavg_fixed_point",
+    "fit_constants",
     "flower_app",
     "heterogeneity",
     "metropolis",
     "mixing_time",
+    "nonconvex_terms",
     "optimum",
     "predict",
     "rounds_to",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from cameraready.evidence import (
+    Dataset,
     Scale,
     agree,
     all_of,
@@ -18,6 +19,7 @@ from cameraready.evidence import (
 )
 
 MEASURED, PREDICTED, QUADRATIC = "measured", "predicted", "predicted, quadratic model"
+CHOICES = Dataset("table", default="electricity")
 SPLITS = ["IID", "by taste"]
 GRAPHS = ["ring", "exponential", "path", "star", "complete"]
 INCOMPLETE = GRAPHS[:-1]
@@ -28,13 +30,14 @@ INCOMPLETE = GRAPHS[:-1]
     says="Heterogeneity vanishes exactly for identical users, the mixture's optimum is not the mean of the users' "
     "optima, and no curvature exceeds L.",
     source="Claim 1: the induced global objective",
-    factors={"split": [*SPLITS, "identical users"], "points": [1000]},
+    factors={"choices": CHOICES, "split": [*SPLITS, "identical users"], "points": [1000]},
     scales={"quick": Scale(seeds=3), "full": Scale(seeds=20, points=[10_000])},
     holds=all_of(
+        # "if and only if": what counts as zero for identical users has to be exceeded by others
         at_most("zeta2", MEASURED, 1e-20, where={"split": "identical users"}),
-        at_least("zeta2", MEASURED, 0, where={"split": SPLITS}, each="split"),
+        at_least("zeta2", MEASURED, 1e-20, where={"split": SPLITS}, each="split"),
         at_most("distance", MEASURED, 1e-9, where={"split": "identical users"}),
-        at_least("distance", MEASURED, 0, where={"split": SPLITS}, each="split"),
+        at_least("distance", MEASURED, 1e-9, where={"split": SPLITS}, each="split"),
         at_most("points_above_L", MEASURED, 0, each="split"),
     ),
     chart=[
@@ -42,20 +45,19 @@ INCOMPLETE = GRAPHS[:-1]
         bar(x="split", y="zeta2", title="Heterogeneity at the optimum"),
     ],
 )
-def objective_is_characterised(trial, split, points):
+def objective_is_characterised(trial, choices, split, points):
     """Curvatures at normal points about the optimum, of standard deviation 1 in logits of a typical pair."""
     import torch
 
-    from cameraready import data
     from cameraready.methods.fed_dpo import Objective, heterogeneity, smoothness
-    from cameraready.methods.fed_dpo.claim_inputs import electricity_clients, policy
+    from cameraready.methods.fed_dpo.claim_choices import people_clients, policy
     from cameraready.methods.fed_dpo.landscape import hessians, local_optima, optimum, weights_of
 
-    table = data.load("electricity")
-    clients = electricity_clients(table, trial.rng, split="IID" if split == "identical users" else split)
+    clients = people_clients(choices, trial.rng, split="IID" if split == "identical users" else split)
     if split == "identical users":
         clients = clients[:1] * len(clients)
-    objective = Objective(policy(clients), clients)
+    # without the ridge the group of the most extreme taste is separable: its own optimum is at infinity
+    objective = Objective(policy(clients), clients, ridge=0.01)
     star, p = optimum(objective), weights_of(objective)
     mean = p @ local_optima(objective)
     value = p @ (objective.losses(mean).loss - objective.losses(star).loss)
@@ -78,7 +80,7 @@ def objective_is_characterised(trial, split, points):
     "drift-floor-is-predicted",
     says="Where K local steps end, and how fast, follows from derivatives at the optimum; SCAFFOLD ends there.",
     source="Claim 2: client drift, communication frequency and heterogeneity",
-    factors={"sorted_by_taste": [0.0, 0.5, 1.0]},
+    factors={"choices": CHOICES, "sorted_by_taste": [0.0, 0.5, 1.0]},
     scales={"quick": Scale(seeds=5), "full": Scale(seeds=20, sorted_by_taste=[0.0, 0.25, 0.5, 0.75, 1.0])},
     holds=all_of(
         ratio(
@@ -116,11 +118,10 @@ def objective_is_characterised(trial, split, points):
         "SCAFFOLD": "the same step and local steps, 40 rounds",
     },
 )
-def drift_floor_is_predicted(trial, sorted_by_taste):
+def drift_floor_is_predicted(trial, choices, sorted_by_taste):
     """Ten groups of customers, exact gradients, lr = 0.5 / L, until the moves are rounding errors."""
-    from cameraready import data
     from cameraready.methods.fed_dpo import FederatedDPO, Objective, fedavg_fixed_point
-    from cameraready.methods.fed_dpo.claim_inputs import electricity_clients, gaps, policy
+    from cameraready.methods.fed_dpo.claim_choices import gaps, people_clients, policy
     from cameraready.methods.fed_dpo.history import shrink_factor
     from cameraready.methods.fed_dpo.landscape import (
         hessians,
@@ -131,7 +132,7 @@ def drift_floor_is_predicted(trial, sorted_by_taste):
         weights_of,
     )  # fmt: skip
 
-    clients = electricity_clients(data.load("electricity"), trial.rng, split="by taste", sorted_share=sorted_by_taste)
+    clients = people_clients(choices, trial.rng, split="by taste", sorted_share=sorted_by_taste)
     objective = Objective(policy(clients), clients)
     star, p = optimum(objective), weights_of(objective)
     H, g, third = hessians(objective, star), objective.losses(star).gradient, third_derivatives(objective, star)
@@ -163,7 +164,7 @@ def drift_floor_is_predicted(trial, sorted_by_taste):
     "bounds-hold",
     says="With minibatches, the mean suboptimality of all iterates stays below the convergence bound.",
     source="Claim 2 and 3: rates in D, sigma, zeta, K, R and the gap",
-    factors={"split": SPLITS, "batch_size": [16], "rounds": [40]},
+    factors={"choices": CHOICES, "split": SPLITS, "batch_size": [16], "rounds": [40]},
     scales={"quick": Scale(seeds=3), "full": Scale(seeds=20, rounds=[400])},
     holds=all_of(
         ratio("suboptimality", "FedAvg", to="bound, FedAvg", at_most=1.0, where={"K": [1, 5, 20]}, each="K"),
@@ -171,12 +172,11 @@ def drift_floor_is_predicted(trial, sorted_by_taste):
     ),
     chart=line(x="K", y="suboptimality", color="method", facet="split", log="xy", title="Mean suboptimality"),
 )
-def bounds_hold(trial, split, batch_size, rounds):
+def bounds_hold(trial, choices, split, batch_size, rounds):
     """lr = 1 / (4 L); sigma^2 and zeta^2 are the largest seen at the iterates, where the theorem takes a supremum."""
     import networkx as nx
     import torch
 
-    from cameraready import data
     from cameraready.methods.fed_dpo import (
         DecentralizedDPO,
         FederatedDPO,
@@ -186,10 +186,10 @@ def bounds_hold(trial, split, batch_size, rounds):
         metropolis,
         spectral_gap,
     )  # fmt: skip
-    from cameraready.methods.fed_dpo.claim_inputs import electricity_clients, gaps, policy
+    from cameraready.methods.fed_dpo.claim_choices import gaps, people_clients, policy
     from cameraready.methods.fed_dpo.landscape import noise, optimum, smoothness, weights_of
 
-    clients = electricity_clients(data.load("electricity"), trial.rng, split=split)
+    clients = people_clients(choices, trial.rng, split=split)
     objective = Objective(policy(clients), clients)
     p, star, L = weights_of(objective), optimum(objective), float(smoothness(objective).max())
     lr, D = 1 / (4 * L), float((objective.theta_ref - star).norm())
@@ -229,7 +229,7 @@ def bounds_hold(trial, split, batch_size, rounds):
     "disagreement-is-predicted",
     says="On five graphs the nodes' disagreement is predicted within 15 %, and gradient tracking removes the floor.",
     source="Claim 3: spectral connectivity governs consensus",
-    factors={"split": SPLITS},
+    factors={"choices": CHOICES, "split": SPLITS},
     scales={"quick": Scale(seeds=3), "full": Scale(seeds=20)},
     holds=all_of(
         *(
@@ -263,18 +263,18 @@ def bounds_hold(trial, split, batch_size, rounds):
         "tracking": "gradient tracking, 800 steps of the same size",
     },
 )
-def disagreement_is_predicted(trial, split):
+def disagreement_is_predicted(trial, choices, split):
     """Ten groups of customers in order of taste along the graph's nodes, exact gradients, lr = 0.2 / L."""
-    from cameraready.methods.fed_dpo.claim_runs import graph_runs
+    from cameraready.methods.fed_dpo.claim_choices import graph_runs
 
-    graph_runs(trial, split=split, tracking=True)
+    graph_runs(trial, choices, split=split, tracking=True)
 
 
 @claim(
     "gap-orders-graphs",
     says="The larger a graph's spectral gap, the smaller the suboptimality of its nodes, on five graphs.",
     source="Claim 3: spectral connectivity governs convergence",
-    factors={"split": SPLITS},
+    factors={"choices": CHOICES, "split": SPLITS},
     scales={"quick": Scale(seeds=3), "full": Scale(seeds=20)},
     # Spearman's correlation of suboptimality with the gap, minus the sign: 1 where the orders are opposite throughout
     holds=at_least("order_agreement", "five graphs", 1.0, each="split"),
@@ -287,26 +287,23 @@ def disagreement_is_predicted(trial, split):
         title="Mean over nodes of f - f* (complete graph: 0)",
     ),
 )
-def gap_orders_graphs(trial, split):
-    from cameraready.methods.fed_dpo.claim_runs import graph_runs
+def gap_orders_graphs(trial, choices, split):
+    from cameraready.methods.fed_dpo.claim_choices import graph_runs
 
-    graph_runs(trial, split=split, tracking=False)
-
-
-LM = {"pairs": [400], "pretraining": [100]}
+    graph_runs(trial, choices, split=split, tracking=False)
 
 
 @claim(
     "fewer-rounds-on-a-language-model",
-    says="On a language model four local steps replace four rounds, drift grows as a power of K and starts as "
-    "predicted, and users whose tastes conflict are served worse by one policy.",
+    says="On a language model four local steps replace four rounds, drift grows with K and starts as predicted, and "
+    "one policy serves users whose tastes conflict worse, and those alike better than training alone.",
     source="Claim 4: alignment experiments",
-    factors=LM,
+    factors={"pairs": [400], "pretraining": [100]},
     scales={"quick": Scale(seeds=3), "full": Scale(seeds=10, pairs=[2000], pretraining=[2000])},
     holds=all_of(
         difference("held_out_loss", "alike, K=4, 10 rounds", to="alike, K=1, 10 rounds", at_most=0.0),
         difference("accuracy", "alike, K=4, 10 rounds", to="alike, K=1, 10 rounds", at_least=0.0),
-        difference("held_out_loss", "alike, K=4, 10 rounds", to="alike, K=1, 40 rounds", at_most=0.0),
+        agree("held_out_loss", "alike, K=4, 10 rounds", to="alike, K=1, 40 rounds", within=0.01),
         slope("drift", "alike, by K", x="K", at_least=0.0),
         ratio(
             "drift",
@@ -331,7 +328,7 @@ LM = {"pairs": [400], "pretraining": [100]}
     timeout=600,
 )
 def fewer_rounds_on_a_language_model(trial, pairs, pretraining):
-    """A GRU of 96 units on the interpreter's docstrings; beta 0.1, lr 0.5, batches of 16 pairs, 4 users."""
-    from cameraready.methods.fed_dpo.claim_runs import language_model_runs
+    """An LSTM of 96 units on the interpreter's docstrings; beta 0.1, lr 0.5, batches of 16 pairs, 4 users."""
+    from cameraready.methods.fed_dpo.claim_text import language_model_runs
 
     language_model_runs(trial, pairs=pairs, pretraining=pretraining)

@@ -65,6 +65,7 @@ class DecentralizedDPO:
         seed: int = 0,
         **objective: Any,
     ) -> None:
+        clients = list(clients)
         self.recipe = Recipe(gossip_every, lr, batch_size=batch_size, seed=seed)
         check_counts(1, steps=steps)
         check_counts(0, evaluate_every=evaluate_every, seed=seed)
@@ -81,6 +82,7 @@ class DecentralizedDPO:
         everyone = self.transport.gather([(len(client.data), client.weight) for client in clients])
         self.weights = client_weights([n for n, _ in everyone], [weight for _, weight in everyone])
         self.mixing = mixing_matrices(graph, len(everyone), allow_disconnected=allow_disconnected)
+        self._links = np.mean([np.count_nonzero(W) - np.count_nonzero(np.diag(W)) for W in self.mixing])
         self.ids = list(range(self.transport.first, self.transport.first + len(clients)))
         self.scale = torch.tensor([self.weights[i] * len(everyone) for i in self.ids], dtype=torch.float64)[:, None]
         self.scale = self.scale.to(self.objective.theta_ref)
@@ -186,6 +188,8 @@ class DecentralizedDPO:
 
     def _known_to_all(self, mine: Tensor) -> list[int]:
         """The numbers of nodes, in all processes, that a mask over those of this process names."""
+        if self.engine == "inprocess":
+            return torch.nonzero(mine)[:, 0].tolist()
         marks = torch.zeros(len(self.weights)).to(self.thetas)
         marks[self.ids] = mine.to(marks)
         return torch.nonzero(self.transport.sum(marks))[:, 0].tolist()
@@ -209,14 +213,13 @@ class DecentralizedDPO:
 
     def _record(self, before: Tensor, *, start: float, away: list[int], lost: list[int]) -> None:
         seconds = time.perf_counter() - start
-        links = np.mean([np.count_nonzero(W) - np.count_nonzero(np.diag(W)) for W in self.mixing])
         mean = self._mean(self.thetas)
         squares = torch.stack([((self.thetas - mean) ** 2).sum(), ((self.thetas - before) ** 2).sum()])
         squares = self.transport.sum(squares) / len(self.weights)
         row: dict[str, Any] = {"step": self.step, "loss": np.nan, "node_loss": np.nan, "zeta2": np.nan}
         row |= {"drift": float(squares[0]), "moved": float(squares[1]) ** 0.5}
         vectors = 2 if self.algorithm == "tracking" else 1
-        row["bytes"] = int(links * vectors * mean.numel() * mean.element_size())
+        row["bytes"] = int(self._links * vectors * mean.numel() * mean.element_size())
         row |= {"excluded": lost, "away": away, "seconds": seconds}
         turn = -(-self.step // self.recipe.local_steps)
         if self.evaluate_every and (turn % self.evaluate_every == 0 or self.step >= self.steps):

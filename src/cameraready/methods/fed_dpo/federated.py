@@ -18,7 +18,7 @@ from cameraready.methods.fed_dpo.lora_average import Average, ProductAverage
 from cameraready.methods.fed_dpo.objective import Objective, Trainable
 from cameraready.methods.fed_dpo.preferences import PreferenceClient, client_weights
 from cameraready.methods.fed_dpo.server import Server, ServerOptimizer
-from cameraready.methods.fed_dpo.transport import Engine, pack, transport
+from cameraready.methods.fed_dpo.transport import Engine, transport
 
 
 class FederatedDPO:
@@ -72,6 +72,7 @@ class FederatedDPO:
         seed: int = 0,
         **objective: Any,
     ) -> None:
+        clients = list(clients)
         recipe = Recipe(local_steps, lr, algorithm, mu, batch_size, seed)
         check_counts(1, rounds=rounds)
         check_counts(0, evaluate_every=evaluate_every, seed=seed)
@@ -150,7 +151,9 @@ class FederatedDPO:
                 self.finish_round(self._sum(report), chosen=chosen, away=away, start=start)
         self.objective.write(self.theta)
         warn_if_separable(self.objective, self._rows)
-        return History(self._table(), self.prediction)
+        import pandas as pd
+
+        return History(pd.DataFrame(self._rows), self.prediction)
 
     def personalize(self, *, steps: int, lr: float, ridge: float) -> Tensor:
         """An adapter a client: theta + delta_i, delta_i from ``steps`` on f_i + ridge / 2 ||delta_i||^2.
@@ -159,8 +162,9 @@ class FederatedDPO:
         -------
         Tensor (clients of this process, d), which stays on the clients.
         """
-        if steps < 1 or ridge < 0 or not lr > 0:
-            raise ValueError(f"steps={steps} must be at least 1, lr={lr} positive, ridge={ridge} at least 0")
+        check_counts(1, steps=steps)
+        if ridge < 0 or not lr > 0:
+            raise ValueError(f"lr={lr} must be positive, ridge={ridge} at least 0")
         return local_steps(self.objective, self.theta, which=range(len(self.objective)), steps=steps, lr=lr, mu=ridge)
 
     def state_dict(self) -> dict[str, Any]:
@@ -208,11 +212,6 @@ class FederatedDPO:
         excluded = torch.nonzero(lost)[:, 0].tolist()
         return Report(float(scalars[0]), float(scalars[1]), total, control, excluded)
 
-    def _table(self) -> Any:
-        import pandas as pd
-
-        return pd.DataFrame(self._rows)
-
 
 def warn_if_separable(objective: Objective, rows: Sequence[dict[str, Any]]) -> None:
     """A log-linear policy that ranks every pair right proves that no finite optimum exists."""
@@ -231,7 +230,7 @@ def evaluation(
     means = torch.stack([p @ getattr(found, name)[usable] for name in names])
     gradients = found.gradient[usable]
     parts = [p.sum(), means, p @ (gradients**2).sum(dim=1), p @ gradients]
-    share, *parts = total(pack(parts)).split([1, len(names), 1, len(theta)])
+    share, *parts = total(torch.cat([part.reshape(-1) for part in parts])).split([1, len(names), 1, len(theta)])
     means, squares, gradient = (part / share for part in parts)
     zeta2 = max(0.0, float(squares) - float(gradient @ gradient))
     return dict(zip(names, means.tolist(), strict=True)) | {"zeta2": zeta2}

@@ -35,7 +35,7 @@ def metropolis(graph: Any) -> np.ndarray:
     names = range(len(graph)) if set(graph) == set(range(len(graph))) else list(graph)
     index = {name: i for i, name in enumerate(names)}
     W = np.zeros((len(names), len(names)))
-    for a, b in graph.edges:
+    for a, b in graph.edges():  # without a multigraph's keys
         if a != b:
             weight = 1 / (1 + max(_degree(graph, a), _degree(graph, b)))
             W[index[a], index[b]] = W[index[b], index[a]] = weight
@@ -69,6 +69,8 @@ def mixing_matrices(graph: Any, n: int, *, allow_disconnected: bool = False) -> 
     ValueError : another size, a matrix that is not symmetric, non-negative and stochastic, or nodes that no path of
         the graphs' union joins (the components are named), unless ``allow_disconnected``.
     """
+    if isinstance(graph, str):
+        raise TypeError(f"graph={graph!r}; give a networkx.Graph or a mixing matrix, networkx.cycle_graph({n}) say")
     if isinstance(graph, list | tuple) and not graph:
         raise ValueError("no graph in the sequence; give at least one")
     several = isinstance(graph, list | tuple) and (hasattr(graph[0], "edges") or np.ndim(graph[0]) == 2)

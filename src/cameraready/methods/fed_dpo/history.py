@@ -84,7 +84,7 @@ class History:
             return "no rounds yet"
         first, last = self.table.iloc[0], self.table.iloc[-1]
         seen = self.table["loss"].dropna()
-        text = f"{len(self.table)} rounds, loss {seen.iloc[0]:.4f} -> {seen.iloc[-1]:.4f}" if len(seen) else "no losses"
+        text = f"{len(self.table)} rounds, loss {seen.iloc[0]:.4g} -> {seen.iloc[-1]:.4g}" if len(seen) else "no losses"
         away = sum(len(ids) for ids in self.table["excluded"])
         text += f", {self.table['bytes'].sum() / 1e6:.3g} MB exchanged, {self.table['seconds'].sum():.2f} s"
         text += f", drift {first['drift']:.3g} -> {last['drift']:.3g}"

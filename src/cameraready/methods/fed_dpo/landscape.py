@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from cameraready.methods.fed_dpo.local_training import check_counts
 from cameraready.methods.fed_dpo.objective import Objective
 from cameraready.methods.fed_dpo.preferences import PreferenceClient, client_weights
 
@@ -116,14 +117,14 @@ def optimum(objective: Objective, *, p: Tensor | None = None, tol: float = 1e-12
     for _ in range(100):
         found = objective.losses(theta)
         value, slope = p @ found.loss, p @ found.gradient
-        if slope.norm() < tol * (1 + found.gradient.norm()):
-            if _separates(objective, theta):
-                break
-            return theta
         H = torch.einsum("m,mij->ij", p, hessians(objective, theta))
         if torch.linalg.cond(H) > 1e12:
             raise ValueError(f"the losses have no unique minimiser (separable pairs or constant features); {way}")
         step = torch.linalg.solve(H, slope)
+        if slope.norm() < tol * (1 + found.gradient.norm()):
+            if _reach(objective, step).max() > 0.1:  # of separable pairs: the slope vanishes, but not Newton's step
+                break
+            return theta
         size = 1.0
         rounding = 50 * eps * (1 + value.abs())
         while p @ objective.losses(theta - size * step).loss > value + rounding and size > 1e-8:
@@ -132,14 +133,13 @@ def optimum(objective: Objective, *, p: Tensor | None = None, tol: float = 1e-12
     raise ValueError(f"the losses have no finite minimiser: the pairs look separable; {way}")
 
 
-def _separates(objective: Objective, theta: Tensor) -> bool:
-    """Whether theta ranks every pair right: then the plain sigmoid loss falls along its ray for ever."""
-    if objective.kind == "ipo" or objective.ridge or objective.label_smoothing:
-        return False
-    return bool((_margins(objective, theta) > 0)[(objective.D != 0).any(dim=2)].all())
+def _reach(objective: Objective, step: Tensor) -> Tensor:
+    """(m,) the largest change of a pair's logits, beta h, by a step (d,) or (m, d)."""
+    step = step.expand(len(objective), -1)
+    return (objective.D @ step[:, :, None]).abs().amax(dim=(1, 2)) * objective.beta
 
 
-def local_optima(objective: Objective, *, iterations: int = 100) -> Tensor:
+def local_optima(objective: Objective, *, iterations: int = 30) -> Tensor:
     """(m, d), every log-linear client's own minimiser, by Newton's method on all of them at once.
 
     Raises
@@ -147,16 +147,15 @@ def local_optima(objective: Objective, *, iterations: int = 100) -> Tensor:
     ValueError : some client has none; pass a ridge.
     """
     thetas = objective.theta_ref.repeat(len(objective), 1)
-    tol = max(1e-10, 10 * torch.finfo(thetas.dtype).eps)
+    tol = torch.finfo(thetas.dtype).eps ** 0.5  # of the last step, which squares the error
     for _ in range(iterations):
-        found = objective.losses(thetas)
-        if found.gradient.norm(dim=1).max() < tol:
-            return thetas
-        step = torch.linalg.solve(hessians(objective, thetas), found.gradient[..., None])[..., 0]
+        step = torch.linalg.solve(hessians(objective, thetas), objective.losses(thetas).gradient[..., None])[..., 0]
+        reach = _reach(objective, step)
         # a step of at most 2 in logits keeps Newton's method inside the region where the Hessian says something
-        reach = (objective.D @ step[:, :, None]).abs().amax(dim=(1, 2)) * objective.beta
         thetas = thetas - step * (2 / reach.clamp(min=2))[:, None]
-    bad = (objective.losses(thetas).gradient.norm(dim=1) >= tol).nonzero()[:, 0].tolist()
+        if reach.max() < tol:
+            return thetas
+    bad = (reach >= tol).nonzero()[:, 0].tolist()  # of separable pairs Newton's steps do not shrink
     raise ValueError(f"clients {bad[:5]} have no finite minimiser (separable pairs); pass ridge=1e-3 or so")
 
 
@@ -188,6 +187,7 @@ def noise(objective: Objective, theta: Tensor, *, batch_size: int, seed: int = 0
 
     Exact for log-linear policies, from the variance over pairs; else from ``replicates`` batches.
     """
+    check_counts(1, batch_size=batch_size)
     if objective.log_linear:
         slopes = objective.derivative(_margins(objective, theta), order=1)
         each = slopes[..., None] * objective.D

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from numbers import Real
 from typing import Literal
 
 import numpy as np
@@ -41,8 +42,8 @@ class Recipe:
         check_counts(1, local_steps=self.local_steps)
         if self.batch_size is not None:  # None: all of a client's pairs
             check_counts(1, batch_size=self.batch_size)
-        if not 0 < self.lr < math.inf:
-            raise ValueError(f"lr={self.lr}; it must be positive and finite")
+        if not isinstance(self.lr, Real) or not 0 < self.lr < math.inf:
+            raise ValueError(f"lr={self.lr!r}; it must be a positive, finite number")
         if self.algorithm not in ("fedavg", "fedprox", "scaffold"):
             raise ValueError(f"algorithm={self.algorithm!r}; choose 'fedavg', 'fedprox' or 'scaffold'")
         if not self.mu >= 0:

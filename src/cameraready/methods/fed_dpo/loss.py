@@ -37,7 +37,7 @@ def dpo_loss(
 
     Raises
     ------
-    ValueError : beta that is not positive, label_smoothing out of range, an unknown kind or reduction.
+    ValueError : beta that is not positive, label_smoothing out of range, an unknown kind or reduction, other shapes.
 
     Examples
     --------
@@ -46,6 +46,10 @@ def dpo_loss(
     tensor(0.6931)
     """
     check_loss(beta, label_smoothing=label_smoothing, kind=kind)
+    logps = (policy_chosen_logps, policy_rejected_logps, ref_chosen_logps, ref_rejected_logps)
+    shapes = {tuple(x.shape) for x in logps}
+    if len(shapes) > 1:  # broadcasting would compare each pair with all others
+        raise ValueError(f"log-probabilities of different shapes {sorted(shapes)}; give one number a pair in each")
     margin = (policy_chosen_logps - ref_chosen_logps) - (policy_rejected_logps - ref_rejected_logps)
     losses = pair_losses(margin, beta=beta, label_smoothing=label_smoothing, kind=kind)
     if reduction not in ("mean", "sum", "none"):

@@ -61,6 +61,7 @@ class Objective:
         ridge: float = 0.0,
         micro_batch: int = 32,
     ) -> None:
+        clients = list(clients)
         if not clients:
             raise ValueError("no clients; give at least one PreferenceClient")
         if not isinstance(model, nn.Module):
@@ -73,10 +74,14 @@ class Objective:
         check_loss(min(client.beta for client in clients), label_smoothing=label_smoothing, kind=kind)
         self.clients, self.kind, self.label_smoothing, self.ridge = clients, kind, label_smoothing, ridge
         self.length_normalized, self.micro_batch = length_normalized, micro_batch
+        if trainable == "lora" and isinstance(model, LogLinearPolicy):
+            raise ValueError("trainable='lora' is for language models; leave a log-linear policy at 'all'")
         self.model = _with_lora(model) if trainable == "lora" else model
         self.model.eval()
         self._choose(trainable)
         self.theta_ref = self.read()
+        if not bool(torch.isfinite(self.theta_ref).all()):
+            raise ValueError("the model has parameters that are not finite; load or initialise it first")
         self.sizes = [len(client.data) for client in clients]
         self.log_linear = isinstance(self.model, LogLinearPolicy)
         form = LogLinearPairs if self.log_linear else TokenPairs

@@ -24,6 +24,8 @@ class LogLinearPolicy(nn.Module):
 
     def __init__(self, n_features: int, *, dtype: torch.dtype = torch.float64) -> None:
         super().__init__()
+        if not isinstance(n_features, int | np.integer) or n_features < 1:
+            raise ValueError(f"n_features={n_features!r}; a whole number of at least 1 is needed")
         self.theta = nn.Parameter(torch.zeros(n_features, dtype=dtype))
 
     def forward(self, differences: Tensor) -> Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -39,8 +40,10 @@ class Server:
         optimizer: ServerOptimizer | None = None,
         available: Callable[[int, int], bool] | None = None,
     ) -> None:
-        if not 0 < participation <= 1:
-            raise ValueError(f"participation={participation} is not in (0, 1]")
+        if not isinstance(participation, Real) or not 0 < participation <= 1:
+            raise ValueError(f"participation={participation!r} is not in (0, 1]")
+        if not (optimizer is None or callable(optimizer)):
+            raise TypeError(f"server_opt={optimizer!r}; give what makes one, as lambda p: torch.optim.Adam(p, lr=0.01)")
         self.recipe, self.n_clients, self.participation = recipe, n_clients, participation
         self.average, self.available = average, available
         self.parameter = torch.nn.Parameter(theta.clone())

@@ -170,6 +170,7 @@ def fedavg_fixed_point(
     """
     H, g, p = (np.asarray(x, dtype=float) for x in (H, g, p))
     _check_steps(K, lr=lr)
+    _check_derivatives(H, g)
     if len(p) != len(H) or abs(p.sum() - 1) > 1e-6:
         raise ValueError(f"p has {len(p)} weights of sum {p.sum():g} for {len(H)} clients; one each, of sum 1")
     powers, sums = _local_map(H, lr=lr, K=K)  # (I - lr H_i)^K and M_i
@@ -222,6 +223,7 @@ def dsgd_bound(*, D: float, lr: float, T: int, n: int, rho: float, sigma2: float
     being L times the square of `consensus_bound`.
     """
     _check_steps(1, lr=lr, R=T)
+    _check_sizes(D=D, sigma2=sigma2, zeta2=zeta2, L=L)
     _warn_of_large_step(lr, L=L)
     network = L * consensus_bound(lr=lr, rho=rho, zeta=math.sqrt(zeta2), sigma=math.sqrt(sigma2)) ** 2
     return D**2 / (2 * lr * T) + lr * sigma2 / n + network
@@ -238,7 +240,10 @@ def dsgd_fixed_point(
     """
     W, H, g = (np.asarray(x, dtype=float) for x in (W, H, g))
     _check_steps(K, lr=lr)
+    _check_derivatives(H, g)
     n, d = g.shape
+    if W.shape != (n, n):
+        raise ValueError(f"W has shape {W.shape} for {n} clients; a node each is needed")
     powers, sums = _local_map(H, lr=lr, K=K)
     mix = np.kron(W, np.eye(d))
     step = mix @ linalg.block_diag(*powers)
@@ -257,6 +262,7 @@ def _fedavg_terms(
     *, D: float, K: int, R: int, M: float, sigma2: float, zeta2: float, L: float
 ) -> tuple[float, float, float]:
     """Coefficients of 1 / lr, lr and lr^2."""
+    _check_sizes(D=D, sigma2=sigma2, zeta2=zeta2, L=L)
     return D**2 / (2 * K * R), sigma2 / M, 4 * K * L * sigma2 + 18 * K**2 * L * zeta2
 
 
@@ -318,6 +324,17 @@ def _radius(matrix: Array) -> float:
 def _warn_of_large_step(lr: float, *, L: float) -> None:
     if lr * L > 0.25 * (1 + 1e-9):
         warnings.warn(f"lr={lr:g} is above 1 / (4 L) = {1 / (4 * L):g}: the bound is not proven there", stacklevel=3)
+
+
+def _check_sizes(**sizes: float) -> None:
+    for name, value in sizes.items():
+        if not value >= 0:
+            raise ValueError(f"{name}={value}; it must be at least 0")
+
+
+def _check_derivatives(H: Array, g: Array) -> None:
+    if H.ndim != 3 or g.shape != H.shape[:2] or H.shape[1] != H.shape[2]:
+        raise ValueError(f"H has shape {H.shape} and g {g.shape}; (n, d, d) and (n, d) are needed")
 
 
 def _check_steps(K: int, *, lr: float, R: int = 1) -> None:

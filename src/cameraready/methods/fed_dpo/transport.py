@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -75,7 +74,3 @@ def transport(engine: str) -> InProcess | Processes:
     if engine not in ("inprocess", "torch", "flower"):
         raise ValueError(f"engine={engine!r}; choose 'inprocess', 'torch' or 'flower'")
     return Processes() if engine == "torch" else InProcess()
-
-
-def pack(parts: Sequence[Tensor]) -> Tensor:
-    return torch.cat([part.reshape(-1) for part in parts])
