@@ -138,7 +138,7 @@ def test_components_switch_off(planted):
     off.fit(data, labels=labels, val_mask=val)
     assert (off.history_["mixup"] == 0).all()
     assert (off.history_["bank"] == 0).all()
-    assert off.eta_ == 0
+    assert off._distances is None
     assert (off.pseudo_labels_ == -1).all()
     on = DEMO(epochs=30, random_state=0).fit(data, labels=labels, val_mask=val)
     assert on.history_["mixup"].gt(0).all()

@@ -33,6 +33,7 @@ LARGE = {
         "gnn-benchmark:ms_academic_cs",
     ]
 }
+UNSEEN = 1000  # added to the seeds: splits and runs that nobody had looked at when the score was settled
 CHARTS = [
     bar(x="method", y="auroc_unseen", facet="known", title="AUROC, anomalies of the unseen kind"),
     bar(x="method", y="aupr_unseen", facet="known", title="AUPRC, anomalies of the unseen kind"),
@@ -57,7 +58,7 @@ CONTEST = {
 def _task(trial, graph, known):
     from cameraready.methods.demo.claim_inputs import by_class, by_injection
 
-    return (by_injection if known in KINDS else by_class)(graph, known, seed=trial.seed)
+    return (by_injection if known in KINDS else by_class)(graph, known, seed=trial.seed + UNSEEN)
 
 
 def _contest(trial, graph, known, epochs, others):
@@ -69,7 +70,7 @@ def _contest(trial, graph, known, epochs, others):
     peers = contestants(epochs=epochs)
     names = (*SUPERVISED, *TRAINING_FREE, "IsolationForest", *(UNSUPERVISED[1:] if others == "yes" else ()))
     for name, detector in {DEMO: Detector(epochs=epochs), **{name: peers[name] for name in names}}.items():
-        trial.record(method=name, **split.evaluate(fit_scores(detector, data, split, seed=trial.seed)))
+        trial.record(method=name, **split.evaluate(fit_scores(detector, data, split, seed=trial.seed + UNSEEN)))
 
 
 @claim(
@@ -102,7 +103,7 @@ def finds_unseen_genres(trial, graph, known, epochs, others):
     "finds-unseen-classes",
     says="Trained on one rare class of a citation graph, DEMO finds the other better than any peer that knows as much.",
     source="Claim 1: open-set detection",
-    factors={"graph": Dataset("graph", default="cora"), "known": CLASSES, "epochs": 120, "others": "no"},
+    factors={"graph": Dataset("graph", default="cora"), "known": CLASSES, "epochs": 80, "others": "no"},
     scales={
         "quick": Scale(seeds=3),
         "full": Scale(seeds=5, epochs=200, others="yes", **CITATIONS),
@@ -157,12 +158,12 @@ def each_part_helps(trial, graph, known, epochs):
 
     data, split = _task(trial, graph, known)
     for name, change in {DEMO: {}, **WITHOUT}.items():
-        detector = Detector(epochs=epochs, random_state=trial.seed, **change)
+        detector = Detector(epochs=epochs, random_state=trial.seed + UNSEEN, **change)
         detector.fit(data, labels=split.labels, val_mask=split.val_mask)
         pseudo = {}
         if (normals := detector.pseudo_labels_ == 0).any():
             pseudo["anomalies_among_pseudo_normals"] = split.anomaly[normals].mean()
-        trial.record(method=name, eta=detector.eta_, **pseudo, **split.evaluate(detector.decision_scores_))
+        trial.record(method=name, **pseudo, **split.evaluate(detector.decision_scores_))
 
 
 @claim(
@@ -170,7 +171,7 @@ def each_part_helps(trial, graph, known, epochs):
     says="An epoch costs at most 2.5 times a GraphSAGE's; influence node by node would cost over 100 times.",
     source="Target: speed",
     factors={"n": [4000], "degree": [30], "d": [64]},
-    scales={"quick": Scale(seeds=5), "full": Scale(seeds=5, n=[20_000]), "paper": Scale(seeds=5, n=[40_000])},
+    scales={"quick": Scale(seeds=3), "full": Scale(seeds=5, n=[20_000]), "paper": Scale(seeds=5, n=[40_000])},
     holds=all_of(
         ratio("seconds", DEMO, to="GraphSAGE", at_most=2.5),
         ratio("seconds", "influence node by node", to="GraphSAGE", at_least=100),

@@ -12,7 +12,6 @@ import pandas as pd
 import torch
 from numpy.typing import NDArray
 from pyod.models.base import BaseDetector
-from sklearn.metrics import average_precision_score
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
@@ -24,7 +23,6 @@ from cameraready.methods.demo.mixup import WEIGHTS
 from cameraready.methods.demo.network import View
 from cameraready.methods.demo.training import Problem, Settings, fits_in_full, train
 
-ETAS = (1.0, 0.5, 2.0, 0.0)  # in the order of preference
 WIDE = 100.0  # a column's standard deviation that a network does not train on
 
 
@@ -39,7 +37,7 @@ class DEMO(BaseDetector):
         form: a second view, fused by personalised PageRank), "vanilla" (anomaly with normal, for comparison) or "none".
     energy_weights : weigh labelled nodes by uncertainty and influence on the validation loss.
     memory_bank : pseudo-labels for unlabelled nodes from the history of their predictions.
-    distance_head : add distances to the labelled nodes to the score, as far as validation asks for it.
+    distance_head : add distances to the labelled nodes to the score.
     contamination : in (0, 0.5], share of the unlabelled nodes that ``predict`` calls anomalies; also the largest share
         of pseudo-anomalies.
     lr, dropout : of Adam (weight decay 1e-4) and of the SAGE layers.
@@ -54,13 +52,12 @@ class DEMO(BaseDetector):
     decision_scores_ : (n,) scores of the training graph's nodes; the larger, the more anomalous
     threshold_ : the (1 - contamination) quantile of the unlabelled nodes' scores
     labels_ : (n,) 1 where the score is above the threshold
-    eta_ : weight of the distance head, from {0, 0.5, 1, 2} by validation average precision; 1 among equals
     history_ : DataFrame of losses and validation precision
     pseudo_labels_ : (n,) the memory bank's last opinion: 0, 1 or -1 for none
 
     Notes
     -----
-    The score is max(z(s), 0) + eta z(k), or z(s) where eta is 0: s the classifier's logit, k the distance head's
+    The score is max(z(s), 0) + z(k), or z(s) without the distance head: s the classifier's logit, k the distance head's
     (`cameraready.methods.demo.distance`), z standardised by the training graph's median and interquartile range.
 
     References
@@ -276,10 +273,9 @@ class DEMO(BaseDetector):
             self.pseudo_labels_[labels.unlabelled] = trained.bank.side.cpu().numpy()
 
     def _fit_distances(self, graph: NodeGraph, labels: Labels, rng: np.random.Generator) -> None:
-        logit = self._logits(graph)
-        self._scale_logit = Standardiser.fit(logit)
+        self._scale_logit = Standardiser.fit(self._logits(graph))
         normals, self._anomalies = labels.train_of(0), labels.train_of(1)
-        self.eta_, self._distances = 0.0, None
+        self._distances = None
         if not self.distance_head:
             return
         standard = self._standard(graph)
@@ -287,8 +283,6 @@ class DEMO(BaseDetector):
         self._distances = DistanceHead.fit(graph, standard, normals=parts[0], anomalies=parts[1], rng=rng)
         k = self._distances.score(graph, standard, transductive=True)
         self._scale_distance = Standardiser.fit(k)
-        s, k = self._scale_logit(logit)[labels.val], self._scale_distance(k)[labels.val]
-        self.eta_ = _choose_eta(s, k, labels.val_target)
 
     def _logits(self, graph: NodeGraph) -> NDArray[np.float64]:
         x = self._features(graph)
@@ -298,17 +292,8 @@ class DEMO(BaseDetector):
 
     def _scores(self, graph: NodeGraph, *, transductive: bool) -> NDArray[np.float64]:
         scores = self._scale_logit(self._logits(graph))
-        if self._distances is None or self.eta_ == 0:
+        if self._distances is None:
             return scores
         k = self._distances.score(graph, self._standard(graph), transductive=transductive)
-        return _combine(scores, self._scale_distance(k), self.eta_)
-
-
-def _combine(s: NDArray[np.float64], k: NDArray[np.float64], eta: float) -> NDArray[np.float64]:
-    """max(s, 0) + eta k: a logit below the median is a guess where no label was, and takes nothing from a distance."""
-    return s if eta == 0 else np.maximum(s, 0) + eta * k
-
-
-def _choose_eta(s: NDArray[np.float64], k: NDArray[np.float64], target: NDArray[np.float32]) -> float:
-    """The weight of best validation average precision; of equals the first of `ETAS`."""
-    return ETAS[int(np.argmax([average_precision_score(target, _combine(s, k, eta)) for eta in ETAS]))]
+        # A logit below the median is a guess where no label was, and takes nothing from a distance.
+        return np.maximum(scores, 0) + self._scale_distance(k)
