@@ -10,11 +10,11 @@ OLD = ["CHEMBL233_Ki", "CHEMBL236_Ki", "CHEMBL237_EC50", "CHEMBL234_Ki", "CHEMBL
 NEW = "CHEMBL237_Ki"  # the kappa opioid receptor
 
 frame = data.load("moleculeace")  # or MoleculeTable.from_csv("assays.csv"): a column of SMILES, one column an assay
-frame = frame[frame[[*OLD, NEW]].notna().any(axis=1)].sample(3000, random_state=0)
+frame = frame[frame[[*OLD, NEW]].notna().any(axis=1)].sample(1500, random_state=0)
 table = MoleculeTable.from_frame(frame, tasks=[*OLD, NEW], binarise="median")
 print(table, "-", table.report)
 
-model = ReCoG(steps=100, random_state=0).fit(table, OLD)
+model = ReCoG(steps=50, random_state=0).fit(table, OLD)
 
 new = dict(zip(table.molecules.smiles, table.labels[:, table.tasks.index(NEW)], strict=True))
 actives, inactives = ([name for name, label in new.items() if label == wanted] for wanted in (1, 0))
@@ -28,5 +28,5 @@ print(classifier.explain(queries[:3], context.head(3)).round(2).to_string(index=
 
 # Is it worth it here? The same labels for a forest on fingerprints, and for the plain mean of the old labels.
 peers = {"forest": FewShotSklearn(RandomForestClassifier(100, random_state=0)), "mean of old labels": AuxMean()}
-results = evaluate_fewshot({"ReCoG": ReCoG(steps=100, random_state=0)} | peers, table, [NEW], draws=5)
+results = evaluate_fewshot({"ReCoG": ReCoG(steps=50, random_state=0)} | peers, table, [NEW], draws=3)
 print(compare(results, "ReCoG"))

@@ -1,6 +1,8 @@
 """Fit, adapt, predict, explain, evaluate; peers; the command."""
 
 import pickle
+import re
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -207,9 +209,18 @@ def test_what_is_no_few_shot_method_is_not_evaluated(table, models):
         evaluate_fewshot(models, table, ["new"])
 
 
-def test_a_prior_worth_no_molecule_is_refused(table):
-    with pytest.raises(ValueError, match="strength=0"):
-        EvidenceBayes(strength=0).fit(table)
+@pytest.mark.parametrize(
+    ("peer", "message"),
+    [
+        (EvidenceBayes(strength=0), "strength=0"),
+        (EvidenceBayes(similarity=np.nan), "similarity=nan"),
+        (AuxMean(unknown="zero"), "unknown='zero'"),
+        (FewShotSklearn(LogisticRegression(), features="maccs"), "features='maccs'"),
+    ],
+)
+def test_peers_with_settings_out_of_range_are_refused(table, peer, message):
+    with pytest.raises(ValueError, match=message):
+        peer.fit(table)
 
 
 def test_the_mean_of_the_labels_and_logistic_regression_on_them_are_what_they_say(table, support):
@@ -218,6 +229,8 @@ def test_the_mean_of_the_labels_and_logistic_regression_on_them_are_what_they_sa
     known = table.context(asked, tasks=OLD)
     mean = AuxMean().fit(table, OLD).adapt(names, y, context).predict_proba(asked, known)[:, 1]
     np.testing.assert_allclose(mean, known.mean(axis=1).fillna(0.5))
+    neutral = AuxMean(unknown="neutral").fit(table, OLD).adapt(names, y, context).predict_proba(asked, known)[:, 1]
+    np.testing.assert_allclose(neutral, known.fillna(0.5).mean(axis=1))
     peer = FewShotSklearn(LogisticRegression(), features="aux").fit(table, OLD).adapt(names, y, context)
     by_hand = LogisticRegression().fit((2 * context - 1).fillna(0), y)
     expected = by_hand.predict_proba((2 * known - 1).fillna(0))
@@ -291,6 +304,14 @@ def test_evaluations_that_cannot_be_done_are_refused(table, tasks, options, mess
         evaluate_fewshot(AuxMean(), table, tasks, **options)
 
 
+def test_a_test_task_of_one_class_is_refused_before_anything_is_fitted(table, monkeypatch):
+    labels = table.labels.copy()
+    labels[labels[:, 6] == 1, 6] = -1
+    monkeypatch.setattr(AuxMean, "_fit", lambda *_: pytest.fail("it was fitted"))
+    with pytest.raises(ValueError, match="task 'new' has less than two molecules of a class"):
+        evaluate_fewshot(AuxMean(), replace(table, labels=labels), ["new"])
+
+
 def test_calibration_error_is_the_gap_between_predicted_and_true_rates():
     assert calibration_error(np.array([1, 0]), np.array([0.75, 0.75])) == pytest.approx(0.25)
     assert calibration_error(np.array([1, 0, 1, 0]), np.array([1.0, 0.0, 1.0, 0.0])) == 0
@@ -309,12 +330,34 @@ def test_the_command_ranks_the_rows_that_have_no_label(tmp_path):
     assert refused.exit_code == 2
     assert "no column 'smiles'" in refused.output
     mine.rename(columns={"structure": "smiles"}).to_csv(new, index=False)
-    with pytest.warns(UserWarning, match="rows 20"):
-        done = CliRunner().invoke(app, [*command, "--out", str(out), "--why"])
+    done = CliRunner().invoke(app, [*command, "--out", str(out), "--why"])
     assert done.exit_code == 0, done.output
-    assert "to rank: 50" in done.output
+    assert "row 30: 'oops'" in done.output
+    assert "to rank: 49" in done.output
     assert "old 0" in done.output
     ranking = pd.read_csv(out)
-    assert sorted(ranking.row) == list(range(10, 60))
-    assert ranking.probability.iloc[:49].is_monotonic_decreasing
-    assert ranking.smiles.iloc[49] == "oops"
+    assert sorted(ranking.row) == sorted({*range(10, 60)} - {30})
+    assert ranking.probability.is_monotonic_decreasing
+
+
+@pytest.mark.parametrize(
+    ("labels", "bad", "options", "message"),
+    [
+        (["yes", "no", None], 0, [], "'new' of .* holds text"),
+        ([2, 0, None], 0, [], "holds 2.0, 0.0 in rows with a molecule"),
+        ([1, 1, None], 0, [], "at least one of each"),
+        ([1, 0, 1], 0, [], "leave those to be ranked empty"),
+        ([1, 0, None], 7, [], "context holds 7 in 'old 1'"),
+        ([1, 0, None], 0, ["--binarise", "high"], "--binarise high: pass a number, or median"),
+        ([1, 0, None], 0, ["--smiles", "name"], "no column 'name'"),
+    ],
+)
+def test_the_command_refuses_what_it_cannot_use_before_it_trains(tmp_path, monkeypatch, labels, bad, options, message):
+    old, new = tmp_path / "old.csv", tmp_path / "new.csv"
+    assays(n=60)[[*OLD, "smiles"]].to_csv(old, index=False)
+    frame = pd.DataFrame({"smiles": ["CCO", "CC", "CCC"], "new": labels, "old 1": [1, None, bad]})
+    frame.to_csv(new, index=False)
+    monkeypatch.setattr(ReCoG, "fit", lambda *_: pytest.fail("it trained"))
+    refused = CliRunner().invoke(app, ["predict", str(new), "--label", "new", "--assays", str(old), *options])
+    assert refused.exit_code == 2
+    assert re.search(message, refused.output)

@@ -258,6 +258,19 @@ def test_relations_are_the_attended_mean_of_the_triplets(table, statistics):
             torch.testing.assert_close(found[p], expected, atol=1e-5, rtol=1e-5)
 
 
+def test_a_gate_is_the_mlp_of_its_tasks_relation_the_target_the_label_and_the_molecule(table, statistics):
+    model, given = network(), episodes(table, statistics)
+    with torch.no_grad():
+        h = model.encoder(given.inputs)
+        context = model.condition(given, h[given.support])
+        gates = model(given).gates
+        for q, p in torch.argwhere(given.query_context[0] >= 0)[:20].tolist():
+            label = model.label[given.query_context[0, q, p].long()]
+            features = [context.relations[0, p], context.target[0], label, h[given.query[0, q]]]
+            expected = torch.sigmoid(model.gate(torch.cat(features))).squeeze()
+            torch.testing.assert_close(gates[0, q, p], expected, atol=1e-5, rtol=0)
+
+
 def test_a_support_of_one_molecule_a_class_takes_no_inner_step(table, statistics):
     draw = draw_episode(table.labels, 0, shots=1, n_queries=10, rng=np.random.default_rng(0))
     model = network()

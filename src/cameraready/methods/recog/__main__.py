@@ -11,7 +11,8 @@ import typer
 
 from cameraready import data
 from cameraready.data.formats import listed, read_text_table, require_exists
-from cameraready.methods.recog import MoleculeTable, ReCoG
+from cameraready.methods.recog import Molecules, MoleculeTable, ReCoG
+from cameraready.methods.recog.classifier import as_context
 
 app = typer.Typer(add_completion=False)
 
@@ -72,34 +73,62 @@ def rank(
     frame = read_text_table(str(path))
     if missing := [name for name in (smiles, label) if name not in frame.columns]:
         raise ValueError(f"{path} has no column {missing[0]!r}; it has {listed(frame.columns)}")
+    molecules = Molecules.from_smiles(frame[smiles].tolist())
+    frame = frame.iloc[molecules.rows]
+    labels = _labels(frame[label], path)
     old = [name for name in table.tasks if name != label]  # never the column that is to be predicted
     context = table.context(frame[smiles].tolist(), tasks=old)
     here = [name for name in old if name in frame.columns]
     context[here] = frame[here].reset_index(drop=True).combine_first(context[here])
-    labels = pd.to_numeric(frame[label])
-    has = labels.notna().to_numpy()
-    if has.all():
-        raise ValueError(f"every row of {path} has a label in {label!r}; leave it empty where it is to be predicted")
+    as_context(context, len(context), old)  # refuses the file's own labels now, not after the training
     model.fit(table, old)
     context = context[list(model.tasks_)]
-    classifier = model.adapt(frame.loc[has, smiles].tolist(), labels[has], context[has])
-    names, known = frame.loc[~has, smiles].tolist(), context[~has]
-    probability = classifier.predict_proba(names, known)[:, 1]
-    order = np.argsort(-probability, kind="stable")  # what is not a molecule (NaN) comes last
-    ranking = pd.DataFrame({"row": np.flatnonzero(~has), "smiles": names, "probability": probability}).iloc[order]
-    best = [row for row in order[:5] if not np.isnan(probability[row])]
-    explained = classifier.explain([names[row] for row in best], known.iloc[best])
-    with_context = int(known.notna().any(axis=1).sum())
-    report = (
-        f"old assays: {table} ({table.report})\n"
-        f"labelled: {int(labels[has].sum())} active, {int((1 - labels[has]).sum())} inactive; "
-        f"to rank: {len(names)}, {with_context} of them with a label in an old assay"
+    given, asked = np.flatnonzero(labels.notna()), np.flatnonzero(labels.isna())
+    classifier = model.adapt(molecules.take(given), labels.iloc[given], context.iloc[given])
+    queries, known = molecules.take(asked), context.iloc[asked]
+    probability = classifier.predict_proba(queries, known)[:, 1]
+    order = np.argsort(-probability, kind="stable")
+    ranking = pd.DataFrame(
+        {"row": molecules.rows[asked], "smiles": frame[smiles].iloc[asked], "probability": probability}
     )
-    return ranking, explained, report
+    explained = classifier.explain(queries.take(order[:5]), known.iloc[order[:5]])
+    with_context, n_active = int(known.notna().any(axis=1).sum()), int(labels.sum())
+    lines = [f"old assays: {table} ({table.report})"]
+    if molecules.rejected:
+        some = ", ".join(f"row {row}: {text!r}" for row, text in molecules.rejected[:5])
+        lines.append(
+            f"{len(molecules.rejected)} rows of {path} are not molecules and left out ({some}; counted from 0)"
+        )
+    lines.append(
+        f"labelled: {n_active} active, {len(given) - n_active} inactive; "
+        f"to rank: {len(asked)}, {with_context} of them with a label in an old assay"
+    )
+    return ranking.iloc[order], explained, "\n".join(lines)
+
+
+def _labels(column: pd.Series, path: Path) -> pd.Series:
+    """The few labels, NaN where one is to be predicted; refused before the training if they cannot be used."""
+    try:
+        labels = pd.to_numeric(column)
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"{column.name!r} of {path} holds text ({error}); write 1, 0, or nothing where unknown"
+        ) from error
+    if set(labels.dropna()) != {0, 1}:
+        raise ValueError(
+            f"{column.name!r} of {path} holds {listed(labels.dropna().unique()) or 'no label'} in rows with a molecule"
+            "; write 1 for an active and 0 for an inactive, at least one of each, and leave the others empty"
+        )
+    if labels.notna().all():
+        raise ValueError(f"every molecule of {path} has a label in {column.name!r}; leave those to be ranked empty")
+    return labels
 
 
 def _assays(name: str, smiles: str, binarise: str) -> MoleculeTable:
-    threshold = None if not binarise else "median" if binarise == "median" else float(binarise)
+    try:
+        threshold = None if not binarise else "median" if binarise == "median" else float(binarise)
+    except ValueError as error:
+        raise ValueError(f"--binarise {binarise}: pass a number, or median") from error
     if name in {entry.name for entry in data.catalogue() if entry.kind == "molecules"}:
         return MoleculeTable.from_frame(data.load(name), smiles=smiles, binarise=threshold)
     return MoleculeTable.from_csv(name, smiles=smiles, binarise=threshold)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pandas as pd
+import torch._dynamo  # noqa: F401  (the first optimizer that is made imports it: preloaded, it costs no trial a second)
 
 from cameraready.methods.recog.episodes import draw_episode
 from cameraready.methods.recog.model import ReCoG

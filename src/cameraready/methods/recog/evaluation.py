@@ -67,6 +67,7 @@ def evaluate_fewshot(
     train_tasks = _check(table, test_tasks, shots, draws, split, context, densities)
     rng = np.random.default_rng(random_state)
     is_test = _test_molecules(table, split, rng)
+    _require_both_classes(table, test_tasks, is_test)
     train = table if split == "overlap" else table.select(rows=~is_test)
     fitted = {name: clone(model).fit(train, train_tasks) for name, model in named.items()}
     results = score_fewshot(
@@ -90,12 +91,11 @@ def score_fewshot(
 ) -> pd.DataFrame:
     """`evaluate_fewshot` of fitted models; supports and queries are among `rows` (a mask; all)."""
     is_test = np.ones(len(table), dtype=bool) if rows is None else rows
+    _require_both_classes(table, test_tasks, is_test)
     train_tasks = [name for name in table.tasks if name not in set(test_tasks)]
     scores = []
     for task, column in zip(test_tasks, table.columns_of(test_tasks), strict=True):
         labels = np.where(is_test[:, None], table.labels, UNKNOWN)
-        if min((labels[:, column] == 1).sum(), (labels[:, column] == 0).sum()) < 2:
-            raise ValueError(f"task {task!r} has less than two molecules of a class to test on; leave it out")
         for draw in range(draws):
             episode = draw_episode(labels, column, shots=shots, n_queries=None, rng=rng)
             kept = rng.random((2, len(table), len(train_tasks)))
@@ -206,6 +206,15 @@ def _check(
     if not densities or not all(0 <= share <= 1 for share in densities):
         raise ValueError(f"density={densities!r}; shares of the labels are between 0 and 1")
     return train_tasks
+
+
+def _require_both_classes(table: MoleculeTable, test_tasks: Sequence[str], is_test: NDArray[np.bool_]) -> None:
+    labels = table.labels[np.ix_(is_test, table.columns_of(test_tasks))]
+    few = np.minimum((labels == 1).sum(axis=0), (labels == 0).sum(axis=0)) < 2
+    if few.any():
+        raise ValueError(
+            f"task {test_tasks[few.argmax()]!r} has less than two molecules of a class to test on; leave it out"
+        )
 
 
 def _test_molecules(table: MoleculeTable, split: str, rng: np.random.Generator) -> NDArray[np.bool_]:

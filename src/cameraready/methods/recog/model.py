@@ -218,7 +218,7 @@ class ReCoGClassifier(FewShotClassifier):
                 rows.append((name, probability[q], self.tasks_[p], int(label), gate, llr, adds, *neighbour))
             if len(tasks) == 0:
                 rows.append((name, probability[q], None, None, np.nan, np.nan, 0.0, *neighbour))
-        return pd.DataFrame(rows, columns=EXPLAINED)
+        return pd.DataFrame(rows, columns=EXPLAINED).astype({"label": "Int64"})
 
     def _probability(self, molecules: Molecules, context: NDArray[np.int8]) -> NDArray[Any]:
         chunks = []

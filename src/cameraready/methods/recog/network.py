@@ -135,12 +135,18 @@ class ReCoGNetwork(nn.Module):
         n_episodes, n_queries, _ = labels.shape
         b, q, p = (labels >= 0).nonzero(as_tuple=True)
         y = labels[b, q, p].long()
-        relation, label = context.relations[b, p], self.label[y]
-        message = self.message(torch.cat([relation, label], dim=-1))
+        # A message is of a task and a label, and so is most of a gate's input: computed once, not for each edge.
+        relations = context.relations[:, :, None].expand(-1, -1, 2, -1)  # (B, A, 2, d)
+        of_label = self.label.expand(*relations.shape[:3], -1)
+        message = self.message(torch.cat([relations, of_label], dim=-1))[b, p, y]
         gate, kl = message.new_ones(len(b)), message.new_zeros(())
         if self.has_bottleneck:
-            features = torch.cat([relation, h[b, q], context.target[b], label], dim=-1)
-            gate, message, kl = self._bottleneck(self.gate(features).squeeze(-1), message, open_rate)
+            targets = context.target[:, None, None].expand_as(relations)
+            weight = self.gate[0].weight  # of MLP[R_tp, u_t, E(y_qp), h_q]
+            of_task, of_molecule = weight.split([weight.shape[1] - h.shape[-1], h.shape[-1]], dim=1)
+            hidden = F.linear(torch.cat([relations, targets, of_label], dim=-1), of_task, self.gate[0].bias)[b, p, y]
+            hidden = hidden + F.linear(h, of_molecule)[b, q]
+            gate, message, kl = self._bottleneck(self.gate[2](self.gate[1](hidden)).squeeze(-1), message, open_rate)
         row, n_rows = b * n_queries + q, n_episodes * n_queries
         n_known = message.new_zeros(n_rows).index_add(0, row, torch.ones_like(gate))
         support = message.new_zeros(n_rows).index_add(0, row, gate * context.evidence[b, p, y])

@@ -75,16 +75,28 @@ class FewShotSklearn(BaseEstimator, FewShotMethod):
 
 
 class AuxMean(BaseEstimator, FewShotMethod):
-    """The mean of a molecule's known old labels; looks neither at the support nor at the structure. 0.5 if none."""
+    """The mean of a molecule's old labels; looks neither at the support nor at the structure. 0.5 if none is known.
 
-    def _fit(self, table: MoleculeTable) -> None: ...
+    Parameters
+    ----------
+    unknown : {"skipped", "neutral"}
+        The mean of the known labels, or of all with 1/2 for each unknown one. The latter also ranks by how many labels
+        are known: where most are inactive, a molecule with few of them comes out higher.
+    """
+
+    def __init__(self, *, unknown: Literal["skipped", "neutral"] = "skipped") -> None:
+        self.unknown = unknown
+
+    def _fit(self, table: MoleculeTable) -> None:
+        if self.unknown not in ("skipped", "neutral"):
+            raise ValueError(f"unknown={self.unknown!r}; choose 'skipped' or 'neutral'")
 
     def _adapt(self, support: Molecules, y: NDArray[np.int8], context: NDArray[np.int8]) -> FewShotClassifier:
         return FunctionClassifier(self.tasks_, self._score)
 
     def _score(self, molecules: Molecules, known: NDArray[np.int8]) -> NDArray[Any]:
-        n = (known != UNKNOWN).sum(axis=1)
-        return np.where(n > 0, (known == 1).sum(axis=1) / np.maximum(n, 1), 0.5)
+        n = (known != UNKNOWN).sum(axis=1) if self.unknown == "skipped" else known.shape[1]
+        return (1 + signed(known).sum(axis=1) / np.maximum(n, 1)) / 2
 
 
 class EvidenceBayes(BaseEstimator, FewShotMethod):
@@ -103,6 +115,8 @@ class EvidenceBayes(BaseEstimator, FewShotMethod):
     def _fit(self, table: MoleculeTable) -> None:
         if not 0 < self.strength < np.inf:
             raise ValueError(f"strength={self.strength!r}; pass a number above 0")
+        if not 0 <= self.similarity < np.inf:
+            raise ValueError(f"similarity={self.similarity!r}; pass a number of at least 0")
         self._prior = LabelStatistics.of(table.labels).prior()
 
     def _adapt(self, support: Molecules, y: NDArray[np.int8], context: NDArray[np.int8]) -> FewShotClassifier:

@@ -109,7 +109,8 @@ def train(
         if len(held_out):
             network.eval()
             episodes = episodes_of(rng.choice(held_out, size=HELD_OUT_PER_STEP), N_QUERIES, None)
-            loss = _cross_entropy(functional_call(network, kept, (episodes,)).logits, episodes)
+            fixed = {name: value.detach() for name, value in network.named_parameters()}
+            loss = _cross_entropy(functional_call(network, {**fixed, **kept}, (episodes,)).logits, episodes)
             gradients = torch.autograd.grad(loss, list(kept.values()), materialize_grads=True)
             for value, gradient in zip(kept.values(), gradients, strict=True):
                 value.grad = gradient
