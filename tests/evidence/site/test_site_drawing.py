@@ -71,6 +71,13 @@ def test_a_logarithmic_axis_has_points_instead_of_bars_because_it_has_no_zero(ta
     assert chart_spec(bar(x="method", y="cost"), table)["layer"][0]["mark"]["type"] == "bar"
 
 
+def test_values_near_zero_are_powers_of_ten_on_a_logarithmic_axis(table: pd.DataFrame) -> None:
+    small = table.assign(cost=table["cost"].where(table["method"] == "peer", 1e-13))
+    for log, shape in (("y", "~e"), ("", ",~f")):
+        encoding = chart_spec(bar(x="method", y="cost", log=log), small)["layer"][0]["encoding"]
+        assert encoding["y"]["axis"]["format"] == shape
+
+
 def test_bars_with_long_names_lie_down(table: pd.DataFrame) -> None:
     long = table.replace({"peer": "a method with a very long name"})
     assert chart_spec(bar(x="method", y="cost"), long)["layer"][0]["encoding"]["y"]["field"] == "x"

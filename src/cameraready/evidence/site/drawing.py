@@ -217,10 +217,11 @@ def _scale(*, log: bool) -> alt.Scale:
 
 
 def _axis(title: str, values: pd.Series[float], *, log: bool) -> alt.Axis:
-    """Few ticks, as plain numbers, or with letters (k, M, m, µ) where plain numbers would be long."""
+    """Few ticks, as plain numbers, with letters (k, M, m, µ) where these would be long, or as powers of ten."""
     sizes = values.abs()
     long = float(sizes.max()) >= 1e5 or 0 < float(sizes.max()) < 1e-3
-    axis = alt.Axis(title=words(title), format="~s" if long else PLAIN, tickCount=5, labelOverlap="greedy")
+    shape = "~e" if log and float(sizes.min()) < 1e-6 else "~s" if long else PLAIN
+    axis = alt.Axis(title=words(title), format=shape, tickCount=5, labelOverlap="greedy")
     if log:
         axis.values = list(round_values(float(values.min()) * 0.9, float(values.max()) * 1.1, log=True))
     return axis
