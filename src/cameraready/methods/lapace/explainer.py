@@ -231,20 +231,23 @@ class LAPACEExplainer:
         walk = search.walk(rows, centres, np.linspace(0.0, 1.0, self.grid))
         chosen = search.select(walk, select)
         orders = self._orders(chosen, inputs[rows], n_options)
+        after_first = np.logical_or.accumulate(walk.valid, axis=2)
+        dropped = (after_first & ~walk.valid).sum(axis=(1, 2))
         return {
-            int(row): self._explanation(i, order, walk, chosen, inputs[row], goal, active)
-            for i, (row, order) in enumerate(zip(rows, orders, strict=True))
+            int(row): self._explanation(i, orders[i], walk, chosen, inputs[row], goal, active, int(dropped[i]))
+            for i, row in enumerate(rows)
         }
 
     def _explanation(
         self,
         i: int,
-        order: list[int],
+        order: NDArray[np.intp],
         walk: Walk,
         chosen: Chosen,
         start: Array,
         goal: int,
         active: NDArray[np.intp],
+        dropped: int,
     ) -> Explanation:
         paths = tuple(
             CounterfactualPath(
@@ -260,37 +263,35 @@ class LAPACEExplainer:
             )
             for j, k in enumerate(active)
         )
-        after_first = np.logical_or.accumulate(walk.valid[i], axis=1)
         return Explanation(
             background=self.background_,
-            status="ok" if order else "no_valid_path",
+            status="ok" if len(order) else "no_valid_path",
             target=self.background_.classes[goal],
             start=start,
             option_codes=chosen.codes[i, order],
             probability=chosen.p[i, order],
             paths=paths,
-            dropped=int((after_first & ~walk.valid[i]).sum()),
+            dropped=dropped,
         )
 
-    def _orders(self, chosen: Chosen, inputs: Array, n_options: int) -> list[list[int]]:
+    def _orders(self, chosen: Chosen, inputs: Array, n_options: int) -> list[NDArray[np.intp]]:
         """For every input the paths whose points become options: the nearest first, then greedy max-min distance."""
         space = self.background_.space
         n, K, _ = chosen.codes.shape
         encoded = space.scale(chosen.codes.reshape(n * K, -1)).reshape(n, K, -1)
-        near = space.distance(encoded, space.scale(inputs)[:, None])
+        near = np.where(chosen.found, space.distance(encoded, space.scale(inputs)[:, None]), np.inf)
         between = space.distance(encoded[:, :, None], encoded[:, None])
-        orders = []
-        for i in range(n):
-            left = list(np.flatnonzero(chosen.found[i]))
-            order: list[int] = []
-            while left and len(order) < n_options:
-                gain = between[i][np.ix_(left, order)].min(axis=1) if order else -near[i, left]
-                best = int(gain.argmax())
-                if order and gain[best] == 0:  # the same row twice is one option
-                    break
-                order.append(int(left.pop(best)))
-            orders.append(sorted(order, key=lambda k: near[i, k]))
-        return orders
+        each, order = np.arange(n), np.full((n, n_options), -1)
+        best, further = near.argmin(axis=1), chosen.found.any(axis=1)
+        gain = np.where(chosen.found, np.inf, -np.inf)  # distance to the nearest option so far, 0 for an option itself
+        for o in range(n_options):
+            order[further, o] = best[further]
+            gain = np.minimum(gain, between[each, best])
+            best = gain.argmax(axis=1)
+            further = gain[each, best] > 0  # the same row twice is one option
+        by_distance = np.where(order < 0, np.inf, near[each[:, None], order]).argsort(axis=1, kind="stable")
+        order = np.take_along_axis(order, by_distance, axis=1)
+        return [row[row >= 0] for row in order]
 
     def _plain(self, status: str, goal: int, start: Array, options: Array, p: Array) -> Explanation:
         return Explanation(

@@ -129,7 +129,7 @@ class GrowingSpheres(Peer):
     All inputs are searched in parallel.
     """
 
-    samples, start_radius, growth, rounds, halvings = 500, 0.1, 1.3, 30, 10
+    samples, start_radius, growth, rounds, halvings = 2000, 0.1, 1.3, 30, 10
 
     def _options(self, codes: Array, goal: int, n_options: int) -> list[Array]:
         rng = np.random.default_rng(self.random_state)

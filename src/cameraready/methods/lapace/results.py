@@ -88,7 +88,7 @@ class Explanation:
     status : "ok"; "already_target" (the option is the row itself); "no_valid_path"; "infeasible" (the row contradicts
         the constraints); "model_error" (the model raises on the row).
     target : the wanted class. paths : one `CounterfactualPath` a centroid.
-    dropped : grid points that were thrown away since steering or projection made them invalid.
+    dropped : grid points after a path's first valid one that are not valid (or were made so by steering or projection).
     """
 
     background: Background = field(repr=False)
