@@ -28,7 +28,7 @@ from cameraready.methods.mip_cuts.policy import SHIPPED
 from cameraready.methods.mip_cuts.ppo import PPO, PPOSettings, advantages, rollout
 from cameraready.methods.mip_cuts.recorder import attach_recorder
 
-# What the command in `made_by` writes on x86-64 with the pinned packages.
+# One run of the command in `made_by`; the card says how far another agrees.
 SHIPPED_SHA256 = "607ee3cc04094edb93b003eef2c8e861b1ae35b9f6f1c126007208b65a8ee0f8"
 
 
