@@ -21,7 +21,7 @@ help:
 
 .venv/.ready-verify: pyproject.toml constraints/cpu.txt requirements/quick.txt requirements/peers.txt | .venv/bin/python
 	@echo "installing cameraready with the methods' extras and the data archives (once, a few minutes)"
-	@$(PIP) -e ".[clustering,attention,bo,theory,robustness,denoising,multitask,concepts,graph,llm,mip,molecules,rl,peers]"
+	@$(PIP) -e ".[clustering,attention,bo,theory,robustness,denoising,multitask,concepts,graph,llm,mip,molecules,rl,cluster,peers]"
 	@$(PIP) --no-deps -r requirements/quick.txt -r requirements/peers.txt
 	@touch $@
 
