@@ -188,7 +188,9 @@ def learning_adds(trial, family, time_limit):
         bar(x="model", y="scip_memory", log="y", title="MB in SCIP at the end"),
         bar(x="model", y="nodes", log="y", title="Nodes"),
     ],
-    peers=PEERS | {OFF: PEERS[OFF] + " (full scale)", HIGHS: PEERS[HIGHS] + " (full scale)"},
+    peers={
+        name: settings if name in (DEFAULT, GATE) else f"{settings} (full scale)" for name, settings in PEERS.items()
+    },
 )
 def miplib_speed(trial, model, time_limit, others):
     """Seeds are SCIP's permutation seeds: one is noise."""
