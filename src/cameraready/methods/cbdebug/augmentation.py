@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Any, Literal, Self
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -42,9 +42,6 @@ class Augmentation:
     def draws(self) -> int:
         """Altered copies of the data that a head is fitted on."""
         return 1 if self.kind is None else 4
-
-    def subset(self, rows: NDArray[np.int64]) -> Self:
-        return replace(self, probability=self.probability[torch.as_tensor(rows)])
 
     def images(self, x: Tensor, rows: Tensor, generator: torch.Generator) -> Tensor:
         """The batch ``x``, whose images have numbers ``rows``, with some of them altered."""

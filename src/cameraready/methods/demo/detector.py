@@ -145,8 +145,7 @@ class DEMO(BaseDetector):
         with torch.random.fork_rng(devices=cuda):
             torch.manual_seed(int(rng.integers(2**31)))
             self._train(graph, read, rng)
-        self._fit_distances(graph, read, rng)
-        scores = self._scores(graph, transductive=True)
+        scores = self._fit_scores(graph, read, rng)
         unlabelled = scores[read.unlabelled] if len(read.unlabelled) else scores
         self.decision_scores_, self.threshold_ = scores, float(np.quantile(unlabelled, 1 - self.contamination))
         self.labels_ = (scores > self.threshold_).astype(int)
@@ -272,17 +271,19 @@ class DEMO(BaseDetector):
         if trained.bank is not None:
             self.pseudo_labels_[labels.unlabelled] = trained.bank.side.cpu().numpy()
 
-    def _fit_distances(self, graph: NodeGraph, labels: Labels, rng: np.random.Generator) -> None:
-        self._scale_logit = Standardiser.fit(self._logits(graph))
+    def _fit_scores(self, graph: NodeGraph, labels: Labels, rng: np.random.Generator) -> NDArray[np.float64]:
+        """Fit the distance head and both scales; returns the training graph's scores."""
+        logit, k = self._logits(graph), None
+        self._scale_logit = Standardiser.fit(logit)
         normals, self._anomalies = labels.train_of(0), labels.train_of(1)
         self._distances = None
-        if not self.distance_head:
-            return
-        standard = self._standard(graph)
-        parts = [torch.from_numpy(nodes).to(self._device) for nodes in (normals, self._anomalies)]
-        self._distances = DistanceHead.fit(graph, standard, normals=parts[0], anomalies=parts[1], rng=rng)
-        k = self._distances.score(graph, standard, transductive=True)
-        self._scale_distance = Standardiser.fit(k)
+        if self.distance_head:
+            standard = self._standard(graph)
+            parts = [torch.from_numpy(nodes).to(self._device) for nodes in (normals, self._anomalies)]
+            self._distances = DistanceHead.fit(graph, standard, normals=parts[0], anomalies=parts[1], rng=rng)
+            k = self._distances.score(graph, standard, transductive=True)
+            self._scale_distance = Standardiser.fit(k)
+        return self._combined(logit, k)
 
     def _logits(self, graph: NodeGraph) -> NDArray[np.float64]:
         x = self._features(graph)
@@ -291,9 +292,12 @@ class DEMO(BaseDetector):
             return self.network_(View(x, mean @ x, mean)).logit.cpu().numpy().astype(np.float64)
 
     def _scores(self, graph: NodeGraph, *, transductive: bool) -> NDArray[np.float64]:
-        scores = self._scale_logit(self._logits(graph))
-        if self._distances is None:
-            return scores
-        k = self._distances.score(graph, self._standard(graph), transductive=transductive)
+        k = None
+        if self._distances is not None:
+            k = self._distances.score(graph, self._standard(graph), transductive=transductive)
+        return self._combined(self._logits(graph), k)
+
+    def _combined(self, logit: NDArray[np.float64], k: NDArray[np.float64] | None) -> NDArray[np.float64]:
+        scores = self._scale_logit(logit)
         # A logit below the median is a guess where no label was, and takes nothing from a distance.
-        return np.maximum(scores, 0) + self._scale_distance(k)
+        return scores if k is None else np.maximum(scores, 0) + self._scale_distance(k)
