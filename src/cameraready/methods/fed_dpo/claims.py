@@ -83,21 +83,16 @@ def objective_is_characterised(trial, choices, split, points):
     factors={"choices": CHOICES, "sorted_by_taste": [0.0, 0.5, 1.0]},
     scales={"quick": Scale(seeds=5), "full": Scale(seeds=20, sorted_by_taste=[0.0, 0.25, 0.5, 0.75, 1.0])},
     holds=all_of(
-        ratio(
-            "floor",
-            MEASURED,
-            to=PREDICTED,
-            between=(0.4, 2.5),
-            where={"K": [2, 5, 10, 50], "sorted_by_taste": 0.0},
-            each="K",
-        ),
-        ratio(
-            "floor",
-            MEASURED,
-            to=PREDICTED,
-            between=(0.4, 2.5),
-            where={"K": [2, 5, 10, 50], "sorted_by_taste": 1.0},
-            each="K",
+        *(
+            ratio(
+                "floor",
+                MEASURED,
+                to=PREDICTED,
+                between=(0.4, 2.5),
+                where={"K": [2, 5, 10, 50], "sorted_by_taste": taste},
+                each="K",
+            )
+            for taste in (0.0, 1.0)
         ),
         at_most("error", MEASURED, 1e-12, where={"K": 1}),
         trend("error", MEASURED, over="K", direction="increasing", each="sorted_by_taste"),
